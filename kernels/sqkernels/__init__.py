@@ -1,0 +1,1 @@
+"""sqkernels: Triton kernels for in-place eviction. Empty until the kernels land."""

@@ -1,0 +1,56 @@
+"""The exception family. Whatever a user can cause is one of these; nothing else is caught.
+
+SqsimError                    exit code 1
+├── InputError                exit code 2: the input is wrong
+│   ├── ScenarioError         a scenario file, a `--set`, or a combination that does not exist
+│   ├── TraceError            a trace file: names file, line and field
+│   └── RecordError           a run directory that is missing, incomplete or of another version
+└── RunError                  exit code 1: the run itself failed
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class SqsimError(Exception):
+    """Base of every error that sqsim raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(SqsimError):
+    """What the user gave cannot be used as it is."""
+
+    exit_code = 2
+
+
+class ScenarioError(InputError):
+    """A scenario is wrong; the message names the key, the value and the fix."""
+
+
+class RecordError(InputError):
+    """A run directory cannot be read as a record."""
+
+
+class TraceError(InputError):
+    """A trace is wrong. The message reads `FILE:LINE: FIELD: what is wrong; the fix`."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | Path | None = None,
+        line: int | None = None,
+        field: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        self.problem, self.file, self.line, self.field, self.fix = problem, file, line, field, fix
+        place = "" if file is None else f"{file}:" if line is None else f"{file}:{line}:"
+        where = "" if field is None else f"{field}:"
+        text = " ".join(part for part in (place, where, problem) if part)
+        super().__init__(text if fix is None else f"{text}; {fix}")
+
+
+class RunError(SqsimError):
+    """A run started and could not be finished."""

@@ -1,0 +1,84 @@
+"""Token sequences as runs, so that comparing two contexts costs segments and not tokens.
+
+A *segment* is a piece of text that enters contexts as a whole: a question, one turn's reasoning, one tool
+response. Tokens of one segment are told apart by their index, tokens of two segments always differ
+(SPEC.md: "a prefix never matches by accident"). A `Run` is `segment[start:stop]`; `Tokens` is a tuple of
+runs in normal form: no run is empty, and no run continues its predecessor. Two sequences hold the same
+tokens exactly when they are equal.
+
+A recorded token id is a segment of its own with one token in it, so recorded sequences (where two prompts
+may share a first token by accident) use the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+    """`segment[start:stop]`, in tokens."""
+
+    segment: int
+    start: int
+    stop: int
+
+
+Tokens = tuple[Run, ...]
+
+
+def whole(segment: int, tokens: int) -> Tokens:
+    """A whole segment of that many tokens; the empty sequence for 0."""
+    return (Run(segment, 0, tokens),) if tokens else ()
+
+
+def literal(token_ids: Iterable[int]) -> Tokens:
+    """A sequence of recorded token ids, each its own one-token segment."""
+    return tuple(Run(token_id, 0, 1) for token_id in token_ids)
+
+
+def count(tokens: Tokens) -> int:
+    """Length in tokens."""
+    return sum(run.stop - run.start for run in tokens)
+
+
+def concat(*parts: Tokens) -> Tokens:
+    """The parts one after the other, in normal form."""
+    joined: list[Run] = []
+    for part in parts:
+        for run in part:
+            if joined and joined[-1].segment == run.segment and joined[-1].stop == run.start:
+                joined[-1] = Run(run.segment, joined[-1].start, run.stop)
+            else:
+                joined.append(run)
+    return tuple(joined)
+
+
+def split(tokens: Tokens, at: int) -> tuple[Tokens, Tokens]:
+    """The first `at` tokens and the rest; `at` beyond either end gives an empty side."""
+    if at <= 0:
+        return (), tokens
+    left = at
+    for index, run in enumerate(tokens):
+        size = run.stop - run.start
+        if size > left:
+            cut = run.start + left
+            head = (*tokens[:index], Run(run.segment, run.start, cut)) if left else tokens[:index]
+            return head, (Run(run.segment, cut, run.stop), *tokens[index + 1 :])
+        left -= size
+        if not left:
+            return tokens[: index + 1], tokens[index + 1 :]
+    return tokens, ()
+
+
+def common_prefix(a: Tokens, b: Tokens) -> int:
+    """How many leading tokens are the same in both."""
+    shared = 0
+    for left, right in zip(a, b, strict=False):
+        if left == right:
+            shared += left.stop - left.start
+            continue
+        if left.segment == right.segment and left.start == right.start:
+            shared += min(left.stop, right.stop) - left.start
+        break
+    return shared

@@ -1,0 +1,1 @@
+"""HTML pages from records and metrics. Nothing here computes a result."""

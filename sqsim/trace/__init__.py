@@ -1,0 +1,1 @@
+"""Agent traces: what was recorded, how it is stored, where it comes from."""

@@ -1,0 +1,188 @@
+"""sqtrace/1: one task a line. `traces/README.md` documents every field; SPEC.md is the contract.
+
+Every `*_tokens` is a count. Beside it a trace may carry the `*_text` and the `*_token_ids` themselves.
+Times are seconds. A *turn* is one model call that calls tools; the `answer` is the last model call.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA = "sqtrace/1"
+
+Carried = Literal["recorded", "derived", "synthesised", "absent"]
+"""How a trace came by a kind of information."""
+
+Tokens = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+TokenIds = tuple[Annotated[int, Field(ge=0)], ...]
+
+
+class Strict(BaseModel):
+    """Base of every part: unknown fields are errors, values are not converted, nothing changes later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Source(Strict):
+    """The file a task was imported from; the licence travels with it."""
+
+    format: str
+    file: str | None = None
+    sha256: str | None = None
+    licence: str | None = None
+
+
+class Carries(Strict):
+    """How the trace came by each kind of information."""
+
+    text: Carried = "absent"
+    timing: Carried = "absent"
+    usage: Carried = "absent"
+    references: Carried = "absent"
+
+
+class Parent(Strict):
+    """The task, and its turn, that started this sub-agent."""
+
+    task_id: str
+    turn: Annotated[int, Field(ge=0)]
+
+
+class Spawn(Strict):
+    """A sub-agent starts with the tools of the parent's `turn`; `join_turn`'s main step waits for its end."""
+
+    turn: Annotated[int, Field(ge=0)]
+    join_turn: Annotated[int, Field(ge=1)]
+
+
+class Prefix(Strict):
+    """System prompt and tool definitions; tasks with the same id share these tokens."""
+
+    id: str
+    tokens: Tokens
+    text: str | None = None
+    token_ids: TokenIds | None = None
+
+
+class Question(Strict):
+    """What the task starts with, behind the prefix. `hash_ids` (one a block of `block_tokens`) name shared blocks."""
+
+    tokens: Tokens
+    text: str | None = None
+    token_ids: TokenIds | None = None
+    hash_ids: tuple[int, ...] | None = None
+    block_tokens: Annotated[int, Field(ge=1)] | None = None
+
+
+class Call(Strict):
+    """One tool call and its response. A failed call has an error and no cursor; its text still enters the context."""
+
+    tool: str
+    call_tokens: Tokens
+    cursor: Annotated[int, Field(ge=0)] | None
+    response_tokens: Tokens
+    latency_s: Seconds
+    error: str | None = None
+    parallel: bool = False
+    call_text: str | None = None
+    response_text: str | None = None
+    call_token_ids: TokenIds | None = None
+    response_token_ids: TokenIds | None = None
+
+
+class Reset(Strict):
+    """Before this turn's main step the context restarts as prefix + `keep_tokens` new tokens; all cursors close."""
+
+    keep_tokens: Tokens
+
+
+class RecordedAux(Strict):
+    """An auxiliary generation as it was recorded, forked before main step `turn`."""
+
+    turn: Annotated[int, Field(ge=0)]
+    output_tokens: Tokens
+    named: tuple[int, ...]
+    text: str | None = None
+
+
+class Turn(Strict):
+    """One model call and the tools it called. `uses` are the cursors that its text or calls refer to."""
+
+    reasoning_tokens: Tokens
+    text_tokens: Tokens
+    calls: tuple[Call, ...]
+    uses: tuple[int, ...] = ()
+    template_tokens: Tokens = 0
+    user_wait_s: Seconds = 0.0
+    reset: Reset | None = None
+    reasoning_text: str | None = None
+    text: str | None = None
+    reasoning_token_ids: TokenIds | None = None
+    text_token_ids: TokenIds | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        """What the model generates in this turn: reasoning, text and calls."""
+        return self.reasoning_tokens + self.text_tokens + sum(call.call_tokens for call in self.calls)
+
+    @property
+    def tool_wait_s(self) -> float:
+        """Seconds until the last tool response: a stretch of parallel calls waits for its longest, serial ones add up."""
+        total = stretch = 0.0
+        for call in self.calls:
+            if call.parallel:
+                stretch = max(stretch, call.latency_s)
+            else:
+                total, stretch = total + stretch + call.latency_s, 0.0
+        return total + stretch
+
+
+class Answer(Strict):
+    """The last model call: it calls no tool."""
+
+    reasoning_tokens: Tokens
+    text_tokens: Tokens
+    uses: tuple[int, ...] = ()
+    reasoning_text: str | None = None
+    text: str | None = None
+    reasoning_token_ids: TokenIds | None = None
+    text_token_ids: TokenIds | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        return self.reasoning_tokens + self.text_tokens
+
+
+class Outcome(Strict):
+    """How the recording ended."""
+
+    finish: Literal["answer", "unparsable", "context_limit", "turn_limit", "unknown"] = "unknown"
+    correct: bool | None = None
+
+
+class Task(Strict):
+    """One recorded agent run."""
+
+    schema_: Annotated[Literal["sqtrace/1"], Field(alias="schema")] = "sqtrace/1"
+    task_id: Annotated[str, Field(min_length=1)]
+    source: Source
+    model: str | None = None
+    carries: Carries
+    arrival_s: Seconds | None = None
+    parent: Parent | None = None
+    spawn: Spawn | None = None
+    prefix: Prefix
+    question: Question
+    reasoning_kept: bool = True
+    turns: tuple[Turn, ...]
+    answer: Answer | None = None
+    outcome: Outcome = Outcome()
+    aux: tuple[RecordedAux, ...] | None = None
+
+    @property
+    def steps(self) -> int:
+        """Model calls: one a turn, and one for the answer."""
+        return len(self.turns) + (self.answer is not None)
