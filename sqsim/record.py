@@ -1,0 +1,367 @@
+"""What a run leaves behind, simulated or real: a directory of two JSON files and five Parquet tables.
+
+SPEC.md, "RunRecord", is the contract. `run.json` says what was run and on what evidence, the tables what
+happened, `timing.json` how long it took here. All but `timing.json` is the *identity* of the run: the same
+scenario and seed give the same bytes. A directory is written under a temporary name and moved into place
+when it is whole; `run.json` is written last, so that what was cut short never reads as a record.
+
+Times are float64 seconds, counts int64. A column is nullable where its event may not have happened: an
+unadmitted turn has no `first_token_s`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from sqsim.errors import RecordError
+
+SCHEMA = "sqrun/1"
+COMPLETED = "completed"
+"""The outcome of a task that reached its end; any other outcome is the reason why it failed."""
+
+_BATCH_ROWS = 1 << 16
+
+
+def _schema(*columns: tuple[str, pa.DataType], nullable: frozenset[str] = frozenset()) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=name in nullable) for name, kind in columns])
+
+
+_TEXT, _COUNT, _TIME = pa.string(), pa.int64(), pa.float64()
+
+TASKS = _schema(
+    ("task", _TEXT),
+    ("start_s", _TIME),  # its arrival: a task that waits for a slot has started
+    ("end_s", _TIME),
+    ("outcome", _TEXT),  # COMPLETED, or the reason of its failure
+    ("turns", _COUNT),
+    ("output_tokens", _COUNT),  # main only
+    ("peak_tokens", _COUNT),  # largest resident main context
+    ("kv_read_tokens_main", _COUNT),  # sum over decoded tokens of the resident tokens they read
+    ("kv_read_tokens_aux", _COUNT),
+    ("parent", _TEXT),  # the task that started this sub-agent
+    nullable=frozenset({"parent"}),
+)
+"""One row a task, sub-agents included."""
+
+TURNS = _schema(
+    ("task", _TEXT),
+    ("turn", _COUNT),  # step index; the answer is the last one
+    ("submit_s", _TIME),
+    ("admit_s", _TIME),
+    ("first_token_s", _TIME),  # end of the step of the last prefill chunk
+    ("end_s", _TIME),
+    ("tool_end_s", _TIME),  # when the last tool response returned; null where no tool was waited for
+    ("prompt_tokens", _COUNT),
+    ("cached_tokens", _COUNT),
+    ("computed_tokens", _COUNT),
+    ("output_tokens", _COUNT),
+    ("resident_tokens_after", _COUNT),
+    ("shift", _COUNT),  # evicted in place so far: position = resident + shift
+    ("retractions", _COUNT),
+    ("prefill_chunks", _COUNT),
+    nullable=frozenset({"admit_s", "first_token_s", "end_s", "tool_end_s"}),
+)
+"""One row a main step."""
+
+AUX = _schema(
+    ("task", _TEXT),
+    ("spawn_turn", _COUNT),
+    ("submit_s", _TIME),
+    ("first_token_s", _TIME),
+    ("end_s", _TIME),
+    ("state", _TEXT),  # applied | late | cancelled | malformed
+    ("fork_tokens", _COUNT),
+    ("prompt_tokens", _COUNT),
+    ("cached_tokens", _COUNT),
+    ("output_tokens", _COUNT),
+    ("named", pa.list_(pa.field("item", _COUNT, nullable=False))),  # cursors
+    ("applied_turn", _COUNT),  # the boundary at which its decision was applied
+    ("text", _TEXT),  # what it wrote, where it was live
+    nullable=frozenset({"first_token_s", "end_s", "applied_turn", "text"}),
+)
+"""One row an auxiliary thread; its index within its task is its place among the task's rows."""
+
+EVICTIONS = _schema(
+    ("task", _TEXT),
+    ("turn", _COUNT),  # the boundary: before this main step
+    ("time_s", _TIME),
+    ("cursor", _COUNT),
+    ("tokens", _COUNT),  # call and response
+    ("by", _TEXT),  # aux index or rule
+    ("age_turns", _COUNT),
+    ("last_use_turn", _COUNT),
+    ("used_later", _COUNT),
+    nullable=frozenset({"last_use_turn", "used_later"}),
+)
+"""One row an evicted cursor. The last two columns hold hindsight: null until `metrics.judge_evictions` fills them."""
+
+ENGINE = _schema(
+    ("t0_s", _TIME),
+    ("t1_s", _TIME),
+    ("mode", _TEXT),  # prefill | decode | mixed | idle
+    ("steps", _COUNT),
+    ("requests", _COUNT),  # rows of one step's batch
+    ("new_tokens", _COUNT),  # total over the row's steps
+    ("context_tokens", _COUNT),  # total over the row's steps
+    # from here to kv_free, and swa_used: the state at the row's last step; the five kv_* sum to the capacity
+    ("running", _COUNT),
+    ("waiting", _COUNT),
+    ("kv_running", _COUNT),
+    ("kv_idle_sessions", _COUNT),
+    ("kv_aux", _COUNT),
+    ("kv_tree_evictable", _COUNT),
+    ("kv_free", _COUNT),
+    ("kv_used_mean", _TIME),  # tokens; time-weighted mean over the row of capacity - free - evictable
+    ("swa_used", _COUNT),  # null without a sliding-window pool
+    ("retracted", _COUNT),
+    ("reclaimed_tokens", _COUNT),
+    ("released_sessions", _COUNT),
+    ("new_token_ratio", _TIME),
+    nullable=frozenset({"swa_used"}),
+)
+"""One row a step, an interval of alike steps, or an interval without work (mode idle)."""
+
+TABLES = {"tasks": TASKS, "turns": TURNS, "aux": AUX, "evictions": EVICTIONS, "engine": ENGINE}
+_FILES = ("run.json", "timing.json", *(f"{name}.parquet" for name in TABLES))
+
+
+class Rows:
+    """A table under construction. `append` takes exactly the schema's columns; every value is kept or refused."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self._columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+        self._batches: list[pa.RecordBatch] = []
+        self._pending = 0
+
+    def append(self, **columns: Any) -> None:
+        """Add one row."""
+        mine = self._columns
+        if columns.keys() != mine.keys():
+            missing, unknown = sorted(mine.keys() - columns.keys()), sorted(columns.keys() - mine.keys())
+            raise TypeError(f"a row has the columns {', '.join(mine)}: missing {missing}, unknown {unknown}")
+        for name, value in columns.items():
+            mine[name].append(value)
+        self._pending += 1
+        if self._pending == _BATCH_ROWS:
+            self._pack()
+
+    def _pack(self) -> None:
+        # Python lists cost some 40 bytes a value, Arrow 8: long runs must not hold lists.
+        arrays = [pa.array(self._columns[column.name], type=column.type) for column in self.schema]
+        self._batches.append(pa.record_batch(arrays, schema=self.schema))
+        for values in self._columns.values():
+            values.clear()
+        self._pending = 0
+
+    def table(self) -> pa.Table:
+        """All rows so far; more may be appended."""
+        if self._pending:
+            self._pack()
+        return pa.Table.from_batches(self._batches, schema=self.schema)
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """A run in memory. `run` and `timing` are JSON objects; the tables have the schemas above."""
+
+    run: dict[str, Any]
+    timing: dict[str, Any] = field(default_factory=dict)
+    tasks: pa.Table = field(default_factory=TASKS.empty_table)
+    turns: pa.Table = field(default_factory=TURNS.empty_table)
+    aux: pa.Table = field(default_factory=AUX.empty_table)
+    evictions: pa.Table = field(default_factory=EVICTIONS.empty_table)
+    engine: pa.Table = field(default_factory=ENGINE.empty_table)
+
+    def table(self, name: str) -> pa.Table:
+        """One of the five tables by its name in `TABLES`."""
+        return getattr(self, name)
+
+
+def _fault(table: pa.Table, schema: pa.Schema) -> str | None:
+    """Name what makes a table unfit for its schema, if anything does."""
+    if table.schema.names != schema.names:
+        return f"has the columns {table.schema.names} instead of {schema.names}"
+    for column in schema:
+        values = table[column.name]
+        if values.type != column.type:
+            return f"column {column.name} is {values.type} instead of {column.type}"
+        if values.null_count and not column.nullable:
+            return f"column {column.name} has {values.null_count} empty values and may have none"
+        if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(values), min_count=0).as_py():
+            return f"column {column.name} holds a value that is not finite"
+    return None
+
+
+def _json_bytes(content: dict[str, Any]) -> bytes:
+    return (json.dumps(content, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_files(record: RunRecord, directory: Path) -> None:
+    for name, schema in TABLES.items():
+        table, path = record.table(name), directory / f"{name}.parquet"
+        # Row groups of a fixed size, each of one chunk: the bytes depend on the rows and not on how they came together.
+        with pq.ParquetWriter(
+            path, schema, compression="zstd", compression_level=3, write_page_checksum=True
+        ) as writer:
+            for start in range(0, table.num_rows, _BATCH_ROWS):
+                part = table.slice(start, _BATCH_ROWS).combine_chunks()
+                writer.write_table(part.cast(schema), row_group_size=_BATCH_ROWS)
+        _sync(path)
+    # Last: without run.json a directory is no record.
+    for name, content in (("timing.json", record.timing), ("run.json", {"schema": SCHEMA, **record.run})):
+        (directory / name).write_bytes(_json_bytes(content))
+        _sync(directory / name)
+    _sync(directory)
+
+
+def _check(record: RunRecord) -> None:
+    if record.run.get("schema", SCHEMA) != SCHEMA:
+        raise ValueError(f"this code writes {SCHEMA}, the record says {record.run['schema']!r}")
+    for name, schema in TABLES.items():
+        if (fault := _fault(record.table(name), schema)) is not None:
+            raise ValueError(f"{name} {fault}")
+
+
+def is_record(directory: str | Path) -> bool:
+    """Whether this directory is a record, of any version."""
+    try:
+        content = json.loads((Path(directory) / "run.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and str(content.get("schema", "")).startswith("sqrun/")
+
+
+def check_writable(directory: str | Path, overwrite: bool = False) -> None:
+    """Refuse what `write_record` would refuse, before a long run: RecordError names the directory and the fix."""
+    target = Path(directory)
+    if not target.exists() and not target.is_symlink():
+        return
+    if not target.is_dir():
+        raise RecordError(f"{target}: exists and is not a directory; choose another --output-dir")
+    if not any(target.iterdir()):
+        return
+    if not is_record(target):
+        raise RecordError(
+            f"{target}: exists and is not a record, so it is never replaced; choose another --output-dir"
+        )
+    if not overwrite:
+        raise RecordError(
+            f"{target}: a record is there already; choose another --output-dir, or add --overwrite"
+        )
+
+
+def write_record(record: RunRecord, directory: str | Path, overwrite: bool = False) -> None:
+    """Write a record so that `directory` holds either all of it or what it held before.
+
+    `overwrite` replaces a record, and nothing but a record. Replacing takes two renames: a crash between
+    them leaves the new record whole beside the place, under a name that starts with a dot, and no record in it.
+    RecordError: the directory is taken or cannot be written. ValueError: the record breaks its own schema.
+    """
+    target = Path(os.path.abspath(directory))  # noqa: PTH100  (a symbolic link is replaced by name, not followed)
+    _check(record)
+    check_writable(target, overwrite)
+    mark = secrets.token_hex(4)
+    fresh, old = (target.parent / f".{target.name}.{mark}.{state}" for state in ("partial", "old"))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh.mkdir()
+        _write_files(record, fresh)
+        if target.exists() and any(target.iterdir()):
+            target.rename(old)
+        try:
+            fresh.rename(target)
+        except BaseException:
+            if old.exists():
+                old.rename(target)
+            raise
+        _sync(target.parent)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RecordError(
+            f"{target}: cannot be written: {reason}; free some space, or choose another --output-dir"
+        ) from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if target.exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: cannot be read as JSON ({error}); run the scenario again") from error
+    if not isinstance(content, dict):
+        raise RecordError(f"{path}: is not a JSON object; run the scenario again")
+    return content
+
+
+def _read_run(directory: Path) -> dict[str, Any]:
+    if not directory.is_dir():
+        raise RecordError(f"{directory}: no such directory; give the --output-dir of a run")
+    if missing := [name for name in _FILES if not (directory / name).is_file()]:
+        raise RecordError(
+            f"{directory}: not a whole record: {', '.join(missing)} missing; run the scenario again"
+        )
+    run = _read_json(directory / "run.json")
+    if run.get("schema") != SCHEMA:
+        raise RecordError(
+            f"{directory / 'run.json'}: schema is {run.get('schema')!r}, this version reads {SCHEMA!r}; run the scenario again"
+        )
+    return run
+
+
+def read_record(directory: str | Path, allow_incomplete: bool = False) -> RunRecord:
+    """Read a record; RecordError where it is missing, cut short, damaged or of another version.
+
+    A run that says of itself `status: incomplete` is refused unless `allow_incomplete`.
+    """
+    path = Path(directory)
+    run = _read_run(path)
+    if run.get("status", "complete") != "complete" and not allow_incomplete:
+        raise RecordError(
+            f"{path}: the run was not completed (status {run['status']!r}); run the scenario again"
+        )
+    tables: dict[str, pa.Table] = {}
+    for name, schema in TABLES.items():
+        file = path / f"{name}.parquet"
+        try:
+            table = pq.read_table(file, page_checksum_verification=True, partitioning=None)
+        except (OSError, pa.ArrowException) as error:
+            raise RecordError(f"{file}: damaged: {error}; run the scenario again") from error
+        if (fault := _fault(table, schema)) is not None:
+            raise RecordError(f"{file}: {fault}; run the scenario again with this version")
+        tables[name] = table
+    return RunRecord(run=run, timing=_read_json(path / "timing.json"), **tables)
+
+
+def identity(directory: str | Path) -> str:
+    """sha256 of everything in a record but `timing.json`: equal for one scenario and seed."""
+    path = Path(directory)
+    _read_run(path)
+    total = hashlib.sha256()
+    for file in sorted(entry for entry in path.rglob("*") if entry.is_file()):
+        name = file.relative_to(path).as_posix()
+        if name != "timing.json":
+            total.update(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {name}\n".encode())
+    return total.hexdigest()
