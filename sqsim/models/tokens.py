@@ -82,3 +82,23 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
             shared += min(left.stop, right.stop) - left.start
         break
     return shared
+
+
+class Segments:
+    """Names segments of one run: a fresh one for private text, one a name for text that tasks share."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._shared: dict[str, int] = {}
+
+    def fresh(self) -> int:
+        """A segment that nothing else holds."""
+        self._next += 1
+        return self._next
+
+    def shared(self, name: str) -> int:
+        """The segment of that name: the same one at every call."""
+        segment = self._shared.get(name)
+        if segment is None:
+            segment = self._shared[name] = self.fresh()
+        return segment

@@ -1,0 +1,220 @@
+"""A task's main context: which pieces it holds, where their KV lies, and what evicting a cursor removes.
+
+Coordinates are *resident* ones: token positions in the prompt as the server would see it now, evicted
+tokens gone. The first `kv_tokens` of them have KV. A cursor's eviction unit is its call and its response
+(METHOD.md, "Words"); reasoning, text and template tokens stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sqsim.models.tokens import Run, Segments, Tokens, concat, whole
+from sqsim.trace.schema import Answer, Prefix, Question, Turn
+
+
+class Span(NamedTuple):
+    """Resident tokens `[start, stop)`."""
+
+    start: int
+    stop: int
+
+
+class Eviction(NamedTuple):
+    """What one cursor lost: `tokens` of call and response; with whole pages only, less than it had."""
+
+    cursor: int
+    tokens: int
+    opened: int
+
+
+class Clearing(NamedTuple):
+    """One clearing of the context: the cursors, and the spans to drop, sorted and disjoint."""
+
+    evicted: tuple[Eviction, ...]
+    spans: tuple[Span, ...]
+
+
+@dataclass(slots=True)
+class Cursor:
+    """An open tool response: the turn whose call opened it and the tokens of its call and response."""
+
+    cursor: int
+    opened: int
+    tokens: int
+
+
+class _Piece(NamedTuple):
+    run: Run
+    cursor: int | None
+    stripped: bool  # reasoning that the next prompt leaves out
+
+
+class Context:
+    """The pieces of one task's main context, oldest first.
+
+    `page_size` and `tail_tokens` state what an in-place drop may touch: whole pages inside a span, and only
+    spans with at least `tail_tokens` of KV behind them (a sliding-window layer still reads the rest;
+    SGLANG.md, "Guards"). A cursor that has to wait is kept and cleared at a later boundary.
+    """
+
+    def __init__(
+        self,
+        segments: Segments,
+        prefix: Prefix,
+        question: Question,
+        *,
+        in_place: bool,
+        page_size: int = 1,
+        tail_tokens: int = 0,
+    ) -> None:
+        self._segments = segments
+        self._in_place = in_place
+        self._page = page_size if in_place else 1
+        self._tail = tail_tokens if in_place else 0
+        self._head = whole(segments.shared(f"prefix:{prefix.id}"), prefix.tokens)
+        self._pieces = [_Piece(run, None, False) for run in concat(self._head, self._question(question))]
+        self._open: dict[int, Cursor] = {}
+        self._wanted: set[int] = set()
+        self.kv_tokens = 0
+        self.shift = 0
+        self.first_prompt_tokens = self.tokens
+        """What every branch of this context starts with: prefix and question, or prefix and summary."""
+
+    def _question(self, question: Question) -> Tokens:
+        if question.hash_ids is None or question.block_tokens is None:
+            return whole(self._segments.fresh(), question.tokens)
+        # Blocks named by a hash of all that precedes them (FORMATS.md, mooncake_trace): equal ids, equal text.
+        left, runs = question.tokens, []
+        for hash_id in question.hash_ids:
+            size = min(question.block_tokens, left)
+            runs.append(whole(self._segments.shared(f"block:{hash_id}"), size))
+            left -= size
+        return concat(*runs, whole(self._segments.fresh(), left))
+
+    @property
+    def tokens(self) -> int:
+        """Length of the prompt of the next main step."""
+        return sum(piece.run.stop - piece.run.start for piece in self._pieces)
+
+    @property
+    def prompt(self) -> Tokens:
+        """The prompt of the next main step."""
+        return concat(tuple(piece.run for piece in self._pieces))
+
+    @property
+    def cursors(self) -> tuple[Cursor, ...]:
+        """Open cursors, oldest first."""
+        return tuple(self._open.values())
+
+    def plan(self, step: Turn | Answer) -> Tokens:
+        """The output that a main step will generate: reasoning, text, then one piece a call."""
+        calls = step.calls if isinstance(step, Turn) else ()
+        self._planned = [
+            whole(self._segments.fresh(), tokens)
+            for tokens in (step.reasoning_tokens, step.text_tokens, *(call.call_tokens for call in calls))
+        ]
+        return concat(*self._planned)
+
+    def extend(self, index: int, turn: Turn, *, reasoning_kept: bool) -> None:
+        """Main step `index` ended and its tools returned: append output, template and responses."""
+        reasoning, text, *calls = self._planned
+        self._append(reasoning, None, stripped=not reasoning_kept)
+        self._append(text, None)
+        for tokens, call in zip(calls, turn.calls, strict=True):
+            self._append(tokens, call.cursor)
+        self._append(whole(self._segments.fresh(), turn.template_tokens), None)
+        for call in turn.calls:
+            self._append(whole(self._segments.fresh(), call.response_tokens), call.cursor)
+            if call.cursor is not None:
+                self._open[call.cursor] = Cursor(call.cursor, index, call.call_tokens + call.response_tokens)
+
+    def _append(self, tokens: Tokens, cursor: int | None, *, stripped: bool = False) -> None:
+        self._pieces += [_Piece(run, cursor, stripped) for run in tokens]
+
+    def strip(self) -> bool:
+        """Leave out stripped reasoning, as the chat template does; True when that rewrote the history."""
+        kept = [piece for piece in self._pieces if not piece.stripped]
+        changed = len(kept) < len(self._pieces)
+        self._pieces = kept
+        return changed
+
+    def restart(self, keep_tokens: int) -> None:
+        """Compaction in the recording: prefix and a summary of `keep_tokens` remain, every cursor closes."""
+        summary = whole(self._segments.fresh(), keep_tokens)
+        self._pieces = [_Piece(run, None, False) for run in concat(self._head, summary)]
+        self._open.clear()
+        self._wanted.clear()
+        self.kv_tokens = self.shift = 0
+        self.first_prompt_tokens = self.tokens
+
+    def rewritten(self) -> None:
+        """The server forgot this context's KV (a rewrite or a new session): positions start at 0 again."""
+        self.kv_tokens = self.shift = 0
+
+    def evict(self, cursors: Iterable[int]) -> Clearing:
+        """Clear the named cursors, and those that had to wait before; unknown or closed ones change nothing."""
+        self._wanted |= {cursor for cursor in cursors if cursor in self._open}
+        if not self._wanted:
+            return Clearing((), ())
+        ready = self._ready()
+        self._wanted -= ready
+        page = self._page if self.kv_tokens else 1
+        kept: list[_Piece] = []
+        lost = dict.fromkeys(sorted(ready), 0)
+        spans: list[Span] = []
+        position = 0
+        for piece in self._pieces:
+            size = piece.run.stop - piece.run.start
+            if piece.cursor not in ready:
+                kept.append(piece)
+                position += size
+                continue
+            # Whole pages inside the piece go; what is left of the pages at its ends stays, as plain context.
+            start = -(-position // page) * page
+            stop = max(start, (position + size) // page * page)
+            if stop > start:
+                lost[piece.cursor] += stop - start
+                spans.append(Span(start, stop))
+                kept += self._residue(piece.run, start - position, stop - position)
+            else:
+                kept.append(_Piece(piece.run, None, False))
+            position += size
+        self._pieces = kept
+        if self._in_place and self.kv_tokens:
+            freed = sum(stop - start for start, stop in spans)
+            self.kv_tokens -= freed
+            self.shift += freed
+        evicted = tuple(
+            Eviction(cursor, tokens, self._open.pop(cursor).opened) for cursor, tokens in lost.items()
+        )
+        return Clearing(evicted, _merged(spans))
+
+    @staticmethod
+    def _residue(run: Run, start: int, stop: int) -> list[_Piece]:
+        ends = (Run(run.segment, run.start, run.start + start), Run(run.segment, run.start + stop, run.stop))
+        return [_Piece(end, None, False) for end in ends if end.stop > end.start]
+
+    def _ready(self) -> set[int]:
+        """Of the wanted cursors, those whose last token has KV with the tail behind it (all, without KV to touch)."""
+        if not self._in_place or not self.kv_tokens:
+            return set(self._wanted)
+        ends: dict[int, int] = {}
+        position = 0
+        for piece in self._pieces:
+            position += piece.run.stop - piece.run.start
+            if piece.cursor in self._wanted:
+                ends[piece.cursor] = position
+        return {cursor for cursor in self._wanted if ends.get(cursor, 0) + self._tail <= self.kv_tokens}
+
+
+def _merged(spans: list[Span]) -> tuple[Span, ...]:
+    merged: list[Span] = []
+    for span in spans:
+        if merged and merged[-1].stop == span.start:
+            merged[-1] = Span(merged[-1].start, span.stop)
+        else:
+            merged.append(span)
+    return tuple(merged)

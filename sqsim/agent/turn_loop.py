@@ -1,0 +1,252 @@
+"""Algorithm 1 without I/O: events in, actions out.
+
+The simulated and the real task are two thin drivers of this one loop, so both follow the same algorithm by
+construction. A driver calls `start()`, then one method an event, and carries out the returned actions in
+their order. Methods and what may come back:
+
+    start(), tools_returned()   Clear?, Spawn?, RunMain | Finish      (a boundary: law 9's order)
+    main_prefilled()            Spawn?                                (aux_start: after_main_prefill)
+    main_ended()                Clear?, RunTools | Finish
+    aux_ended(), main_failed()  nothing, Finish
+
+States of an aux thread: spawned -> finished (`aux_ended`) -> applied at a boundary, or cancelled with its
+task. Times belong to the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from sqsim.agent.aux_thread import TRIGGER_TOKENS, Decision, DecisionModel
+from sqsim.agent.context import Clearing, Context
+from sqsim.agent.policies.base import CursorView, Policy, View
+from sqsim.models.tokens import Segments, Tokens, concat, whole
+from sqsim.trace.schema import Answer, Task, Turn
+
+AuxState = Literal["applied", "late", "cancelled", "malformed"]
+
+_HEADROOM = 2
+"""SGLang leaves two tokens of the context unused (RULES.md, rule 13)."""
+
+
+@dataclass(slots=True)
+class AuxThread:
+    """One auxiliary generation, from its spawn to its fate."""
+
+    index: int
+    turn: int
+    fork_tokens: int
+    prompt: Tokens
+    output: Tokens
+    decision: Decision
+    finished: bool = False
+    state: AuxState = "cancelled"
+    applied_turn: int | None = None
+
+
+class Clear(NamedTuple):
+    """Clear these cursors before main step `turn`; `by` says who named them."""
+
+    turn: int
+    clearing: Clearing
+    by: str
+
+
+class Spawn(NamedTuple):
+    """Start this aux thread now."""
+
+    aux: AuxThread
+
+
+class RunMain(NamedTuple):
+    """Run main step `turn`. `restart`: the history was rewritten, a pinned session cannot go on.
+
+    `first_prompt_tokens`: how much of the prompt (prefix and question) every branch of the context shares.
+    """
+
+    turn: int
+    prompt: Tokens
+    output: Tokens
+    shift: int
+    restart: bool
+    first_prompt_tokens: int
+
+
+class RunTools(NamedTuple):
+    """Wait for the tools and the user of `turn`, and for sub-agents that join before the next main step."""
+
+    turn: int
+    wait_s: float
+
+
+class Finish(NamedTuple):
+    """The task ends: `completed`, or the name of its failure. `cancel`: a living aux thread to abort."""
+
+    outcome: str
+    cancel: AuxThread | None
+
+
+Action = Clear | Spawn | RunMain | RunTools | Finish
+
+
+@dataclass(frozen=True, slots=True)
+class LoopOptions:
+    """How a task is replayed; SPEC.md's scenario keys of the same names."""
+
+    in_place: bool
+    apply_at: Literal["boundary", "turn_end"] = "boundary"
+    aux_start: Literal["after_main_prefill", "with_main"] = "after_main_prefill"
+    context_length: int = 131072
+    max_turns: int | None = None
+    tool_wait_cap_s: float | None = None
+    page_size: int = 1
+    tail_tokens: int = 0
+
+
+class TurnLoop:
+    """One task's run through Algorithm 1. Read `context`, `turn`, `aux_threads` for records; change nothing."""
+
+    def __init__(
+        self,
+        task: Task,
+        policy: Policy,
+        segments: Segments,
+        options: LoopOptions,
+        decisions: DecisionModel | None = None,
+    ) -> None:
+        self.task = task
+        self.turn = 0
+        self.aux_threads: list[AuxThread] = []
+        self._policy = policy
+        self._segments = segments
+        self._options = options
+        self._decisions = decisions
+        self._alive: AuxThread | None = None
+        self._due: AuxThread | None = None
+        self.context = Context(
+            segments,
+            task.prefix,
+            task.question,
+            in_place=options.in_place,
+            page_size=options.page_size,
+            tail_tokens=options.tail_tokens,
+        )
+
+    @property
+    def step(self) -> Turn | Answer:
+        """The recorded model call of the current turn."""
+        if self.turn < len(self.task.turns):
+            return self.task.turns[self.turn]
+        assert self.task.answer is not None, "no step behind the last one"
+        return self.task.answer
+
+    def start(self) -> list[Action]:
+        """The task begins: boundary 0."""
+        return self._boundary() if self.task.steps else [self._finish("completed")]
+
+    def main_prefilled(self) -> list[Action]:
+        """The first token of the current main step is out: an aux thread due at this boundary starts."""
+        due, self._due = self._due, None
+        return [Spawn(due)] if due else []
+
+    def main_ended(self, kv_tokens: int, *, fresh: bool) -> list[Action]:
+        """The current main step is complete and left `kv_tokens` of KV; `fresh`: the server prefilled from position 0."""
+        if fresh:
+            self.context.rewritten()
+        self.context.kv_tokens = kv_tokens
+        step = self.step
+        if not isinstance(step, Turn):
+            return [self._finish("completed")]
+        actions = list(self._apply_aux(self.turn + 1)) if self._options.apply_at == "turn_end" else []
+        if self._options.max_turns is not None and self.turn + 1 >= self._options.max_turns:
+            return [*actions, self._finish("turn_limit")]
+        self.context.extend(self.turn, step, reasoning_kept=self.task.reasoning_kept)
+        wait = step.tool_wait_s
+        if self._options.tool_wait_cap_s is not None:
+            wait = min(wait, self._options.tool_wait_cap_s)
+        return [*actions, RunTools(self.turn, wait + step.user_wait_s)]
+
+    def tools_returned(self, *, kv_kept: bool) -> list[Action]:
+        """The last tool of the turn has returned: the next boundary. `kv_kept`: the server still holds the KV."""
+        self.turn += 1
+        if not kv_kept:
+            self.context.rewritten()
+        if self.turn >= self.task.steps:
+            return [self._finish("completed")]
+        return self._boundary()
+
+    def aux_ended(self, aux: AuxThread) -> None:
+        """The aux thread's output is complete; its decision waits for the next boundary."""
+        aux.finished = True
+
+    def main_failed(self, reason: str) -> list[Action]:
+        """The server refused or lost the main step."""
+        return [self._finish(reason)]
+
+    def _boundary(self) -> list[Action]:
+        step, context = self.step, self.context
+        restart = context.strip()
+        if isinstance(step, Turn) and step.reset is not None:
+            context.restart(step.reset.keep_tokens)
+            restart = True
+        if restart:
+            context.rewritten()
+        actions: list[Action] = []
+        if self._options.apply_at == "boundary":
+            actions += self._apply_aux(self.turn)
+        named = self._policy.evict(self._view())
+        actions += self._clear(
+            [c.cursor for c in self._view().cursors if c.read and c.cursor in set(named)], self._policy.name
+        )
+        prompt, shift = context.prompt, context.shift
+        prompt_tokens = context.tokens
+        if prompt_tokens + shift + step.output_tokens + _HEADROOM > self._options.context_length:
+            return [*actions, self._finish("context_limit")]
+        if self._alive is None and self._policy.spawn_aux(self._view()):
+            aux = self._spawn(prompt, prompt_tokens)
+            if self._options.aux_start == "with_main":
+                actions.append(Spawn(aux))
+            else:
+                self._due = aux
+        output = context.plan(step)
+        actions.append(RunMain(self.turn, prompt, output, shift, restart, context.first_prompt_tokens))
+        return actions
+
+    def _view(self) -> View:
+        cursors = tuple(
+            CursorView(c.cursor, c.opened, c.tokens, c.opened + 1 < self.turn) for c in self.context.cursors
+        )
+        return View(self.turn, self.context.tokens, cursors)
+
+    def _spawn(self, prompt: Tokens, prompt_tokens: int) -> AuxThread:
+        assert self._decisions is not None, "a policy that spawns needs a decision model"
+        index = len(self.aux_threads)
+        decision = self._decisions.decide(index, self.turn, [c.cursor for c in self.context.cursors])
+        trigger = whole(self._segments.shared("trigger"), TRIGGER_TOKENS)
+        output = whole(self._segments.fresh(), decision.output_tokens)
+        aux = AuxThread(index, self.turn, prompt_tokens, concat(prompt, trigger), output, decision)
+        self.aux_threads.append(aux)
+        self._alive = aux
+        return aux
+
+    def _apply_aux(self, turn: int) -> list[Action]:
+        """Algorithm 1, step 1: a finished thread's ids are cleared and the thread forgotten."""
+        aux = self._alive
+        if aux is None or not aux.finished:
+            return self._clear((), "waited", turn)
+        self._alive = None
+        aux.applied_turn = turn
+        aux.state = "malformed" if aux.decision.malformed else "applied" if turn == aux.turn + 1 else "late"
+        return self._clear(aux.decision.named, f"aux:{aux.index}", turn)
+
+    def _clear(self, cursors: Sequence[int], by: str, turn: int) -> list[Action]:
+        clearing = self.context.evict(cursors)
+        return [Clear(turn, clearing, by)] if clearing.evicted else []
+
+    def _finish(self, outcome: str) -> Finish:
+        living = (
+            self._alive if self._alive and not self._alive.finished and self._alive is not self._due else None
+        )
+        return Finish(outcome, living)
