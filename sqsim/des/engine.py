@@ -1,0 +1,198 @@
+"""The serving engine's process: SGLang's loop in simulated time.
+
+With overlap scheduling (the default) one iteration receives what arrived, forms batch k, launches it, and
+then waits for batch k-1 and processes its result (RULES.md, rules 1 and 2): so batch k+1 is formed while
+batch k runs. Without it a batch's result is processed before the next is formed (rule 44).
+
+One rule for ties: a round sees everything that happened at its own instant or before. A round is an event of
+the lowest priority, so all other events of that instant, and what they cause at once, come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import simpy
+from simpy.events import EventPriority
+
+from sqsim.des.step_log import StepLog
+from sqsim.models.batching import Batch, Scheduler
+from sqsim.models.cost import CostModel, StepWork
+from sqsim.models.request import Request
+from sqsim.models.tokens import count
+
+_LAST = EventPriority(2)
+"""Behind simpy's URGENT (0) and NORMAL (1)."""
+
+_HEADROOM = 2
+"""Of the pool, what SGLang keeps from a single request (RULES.md, rule 13)."""
+
+NEVER_FITS = "kv_capacity"
+"""The failure of a request that the pool can never hold."""
+
+
+class _Round(simpy.Event):
+    """An event of this instant, behind all others."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        super().__init__(env)
+        self._ok, self._value = True, None
+        env.schedule(self, _LAST)
+
+
+@dataclass(slots=True, eq=False)
+class Submission:
+    """A request at the engine, and when it got where. `done` carries None, or the name of the failure."""
+
+    request: Request
+    submit_s: float
+    first_token: simpy.Event
+    done: simpy.Event
+    admit_s: float | None = None
+    first_token_s: float | None = None
+    end_s: float | None = None
+
+
+class Engine:
+    """Takes requests, runs them through scheduler and cost model, and tells their fate.
+
+    `process` is the SimPy process; start it once. Everything else may be called at any instant.
+    """
+
+    def __init__(self, env: simpy.Environment, scheduler: Scheduler, cost: CostModel, log: StepLog) -> None:
+        self._env = env
+        self._scheduler = scheduler
+        self._cost = cost
+        self._log = log
+        self._live: dict[Request, Submission] = {}
+        self._wake: simpy.Event | None = None
+        self._gpu_free_s = 0.0
+
+    def submit(self, request: Request) -> Submission:
+        """Queue a request. What can never fit fails at once, by name, and is never queued."""
+        env = self._env
+        submission = Submission(request, env.now, env.event(), env.event())
+        pool = self._scheduler.limits.kv_capacity
+        if request.n_in + count(request.output) + _HEADROOM > pool:
+            submission.end_s = env.now
+            submission.done.succeed(NEVER_FITS)
+            return submission
+        self._live[request] = submission
+        self._scheduler.submit(request)
+        self._notify()
+        return submission
+
+    def cancel(self, submission: Submission) -> None:
+        """Abort a request; what it has cost so far stays counted. Its `done` carries "abort"."""
+        if submission.request in self._live:
+            self._scheduler.abort(submission.request.rid)
+            if submission.request.finish is not None:
+                self._end(submission)
+            self._notify()
+
+    def drop(self, session: str, spans: Sequence[tuple[int, int]]) -> int:
+        """Clear spans of an idle session in place; tokens freed."""
+        freed = self._scheduler.drop(session, spans)
+        self._log.idle_changed(self._env.now, self._scheduler.usage())
+        self._notify()
+        return freed
+
+    def close_session(self, session: str) -> None:
+        """Free what a session holds."""
+        if self._scheduler.has_session(session):
+            self._scheduler.close_session(session)
+            self._log.idle_changed(self._env.now, self._scheduler.usage())
+            self._notify()
+
+    def has_session(self, session: str) -> bool:
+        """Whether a session holds KV now."""
+        return self._scheduler.has_session(session)
+
+    def process(self) -> Generator[simpy.Event, None, None]:
+        """Run rounds while there is work, sleep while there is none."""
+        env, scheduler = self._env, self._scheduler
+        pending: tuple[Batch, float] | None = None
+        blocked = False
+        while True:
+            yield _Round(env)
+            batch = scheduler.next_batch()
+            launched = None if batch is None else (batch, self._launch(batch))
+            if launched is not None and not scheduler.limits.overlap:
+                pending, launched = launched, None
+            if pending is not None:
+                done, end_s = pending
+                if end_s > env.now:
+                    yield env.timeout(end_s - env.now)
+                self._collect(done)
+                pending = launched
+            elif launched is not None:
+                pending = launched
+            elif not scheduler.waiting:
+                scheduler.became_idle()
+                yield from self._sleep()
+            elif not blocked:
+                blocked = True  # an abort may have freed memory in this very round: try once more
+                continue
+            elif not self._fail_blocked_head():
+                yield from self._sleep()
+            blocked = False
+
+    def _sleep(self) -> Generator[simpy.Event, None, None]:
+        self._log.idle_from(self._env.now, self._scheduler.usage(), self._scheduler.ratio)
+        self._wake = self._env.event()
+        yield self._wake
+        self._wake = None
+        self._log.idle_until(self._env.now)
+
+    def _notify(self) -> None:
+        if self._wake is not None and not self._wake.triggered:
+            self._wake.succeed()
+
+    def _launch(self, batch: Batch) -> float:
+        """Time the batch's forward step; the second at which it ends."""
+        env = self._env
+        work = StepWork(
+            [(row.extend, row.prefix) for row in batch.prefill],
+            len(batch.decoding),
+            batch.decode_context,
+            batch.decode_window,
+        )
+        start_s = max(env.now, self._gpu_free_s)
+        self._gpu_free_s = end_s = start_s + self._cost.step_s(work)
+        for row in batch.prefill:
+            submission = self._live[row.request]
+            if submission.admit_s is None:
+                submission.admit_s = start_s
+        self._log.step(start_s, end_s, batch, work, self._scheduler)
+        return end_s
+
+    def _collect(self, batch: Batch) -> None:
+        """Process a finished batch: hand out first tokens and ends."""
+        started, finished = self._scheduler.process_result(batch)
+        for request in started:
+            submission = self._live[request]
+            if submission.first_token_s is None:
+                submission.first_token_s = self._env.now
+                submission.first_token.succeed()
+        for request in finished:
+            self._end(self._live[request])
+
+    def _end(self, submission: Submission) -> None:
+        del self._live[submission.request]
+        submission.end_s = self._env.now
+        finish = submission.request.finish
+        submission.done.succeed(None if finish in {"stop", "length"} else finish)
+
+    def _fail_blocked_head(self) -> bool:
+        """Nothing runs and the queue's head cannot start: fail it if no later event could change that."""
+        scheduler = self._scheduler
+        if not scheduler.limits.release_idle_sessions and scheduler.usage().idle_sessions:
+            return False  # a pinned session may still be closed
+        head = scheduler.waiting[0]
+        submission = self._live[head]
+        scheduler.abort(head.rid)
+        del self._live[head]
+        submission.end_s = self._env.now
+        submission.done.succeed(NEVER_FITS)
+        return True

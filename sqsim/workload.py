@@ -1,0 +1,57 @@
+"""Which tasks a run replays: the traces' own, the first N, or N drawn with replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqsim.draws import uniform
+from sqsim.errors import TraceError
+from sqsim.trace.schema import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One task to run, under its name in this run, with the sub-agents that its turns start."""
+
+    name: str
+    task: Task
+    children: tuple[Instance, ...]
+
+
+def instances(tasks: Sequence[Task], number: int | None, *, resample: bool, seed: int) -> list[Instance]:
+    """Root tasks with their sub-agents: all, the first `number`, or `number` draws with replacement.
+
+    A drawn task is renamed `ID#n`; ids of shared prefixes stay, so that copies share what the originals share.
+    TraceError: more tasks are asked for than there are, without `resample`.
+    """
+    families = _families(tasks)
+    if resample:
+        size = number if number is not None else len(families)
+        drawn = [families[int(uniform(seed, "resample", n) * len(families))] for n in range(size)]
+        return [_renamed(family, f"#{n}") for n, family in enumerate(drawn)]
+    if number is not None and number > len(families):
+        raise TraceError(
+            f"{number} tasks are asked for, the traces hold {len(families)}",
+            field="tasks",
+            fix="ask for fewer, or set resample: true to draw with replacement",
+        )
+    return families if number is None else families[:number]
+
+
+def _families(tasks: Sequence[Task]) -> list[Instance]:
+    children: dict[str, list[Task]] = {}
+    for task in tasks:
+        if task.parent is not None:
+            children.setdefault(task.parent.task_id, []).append(task)
+
+    def family(task: Task) -> Instance:
+        return Instance(task.task_id, task, tuple(family(child) for child in children.get(task.task_id, ())))
+
+    return [family(task) for task in tasks if task.parent is None]
+
+
+def _renamed(instance: Instance, suffix: str) -> Instance:
+    return Instance(
+        instance.name + suffix, instance.task, tuple(_renamed(child, suffix) for child in instance.children)
+    )
