@@ -15,9 +15,12 @@ SCHEMA = "sqtrace/1"
 Carried = Literal["recorded", "derived", "synthesised", "absent"]
 """How a trace came by a kind of information."""
 
-Tokens = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-TokenIds = tuple[Annotated[int, Field(ge=0)], ...]
+# The bounds are far above anything real: they turn a wrong unit or a corrupted number into an error here.
+Tokens = Annotated[int, Field(ge=0, le=10**9)]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+Index = Annotated[int, Field(ge=0, le=10**9)]
+TokenIds = tuple[Annotated[int, Field(ge=0, le=2**31 - 1)], ...]
+HashId = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 
 
 class Strict(BaseModel):
@@ -48,14 +51,14 @@ class Parent(Strict):
     """The task, and its turn, that started this sub-agent."""
 
     task_id: str
-    turn: Annotated[int, Field(ge=0)]
+    turn: Index
 
 
 class Spawn(Strict):
     """A sub-agent starts with the tools of the parent's `turn`; `join_turn`'s main step waits for its end."""
 
-    turn: Annotated[int, Field(ge=0)]
-    join_turn: Annotated[int, Field(ge=1)]
+    turn: Index
+    join_turn: Annotated[int, Field(ge=1, le=10**9)]
 
 
 class Prefix(Strict):
@@ -73,8 +76,8 @@ class Question(Strict):
     tokens: Tokens
     text: str | None = None
     token_ids: TokenIds | None = None
-    hash_ids: tuple[int, ...] | None = None
-    block_tokens: Annotated[int, Field(ge=1)] | None = None
+    hash_ids: tuple[HashId, ...] | None = None
+    block_tokens: Annotated[int, Field(ge=1, le=10**9)] | None = None
 
 
 class Call(Strict):
@@ -82,7 +85,7 @@ class Call(Strict):
 
     tool: str
     call_tokens: Tokens
-    cursor: Annotated[int, Field(ge=0)] | None
+    cursor: Index | None
     response_tokens: Tokens
     latency_s: Seconds
     error: str | None = None
@@ -97,31 +100,39 @@ class Reset(Strict):
     """Before this turn's main step the context restarts as prefix + `keep_tokens` new tokens; all cursors close."""
 
     keep_tokens: Tokens
+    keep_text: str | None = None
+    keep_token_ids: TokenIds | None = None
 
 
 class RecordedAux(Strict):
     """An auxiliary generation as it was recorded, forked before main step `turn`."""
 
-    turn: Annotated[int, Field(ge=0)]
+    turn: Index
     output_tokens: Tokens
     named: tuple[int, ...]
     text: str | None = None
 
 
 class Turn(Strict):
-    """One model call and the tools it called. `uses` are the cursors that its text or calls refer to."""
+    """One model call and the tools it called. `uses` are the cursors that its text or calls refer to.
+
+    `template_tokens` enter the context behind the output and belong to no cursor: role markers, and what a
+    user wrote. A turn without calls is a message to the user, whose reply comes after `user_wait_s`.
+    """
 
     reasoning_tokens: Tokens
     text_tokens: Tokens
     calls: tuple[Call, ...]
-    uses: tuple[int, ...] = ()
+    uses: tuple[Index, ...] = ()
     template_tokens: Tokens = 0
     user_wait_s: Seconds = 0.0
     reset: Reset | None = None
     reasoning_text: str | None = None
     text: str | None = None
+    template_text: str | None = None
     reasoning_token_ids: TokenIds | None = None
     text_token_ids: TokenIds | None = None
+    template_token_ids: TokenIds | None = None
 
     @property
     def output_tokens(self) -> int:
@@ -145,7 +156,7 @@ class Answer(Strict):
 
     reasoning_tokens: Tokens
     text_tokens: Tokens
-    uses: tuple[int, ...] = ()
+    uses: tuple[Index, ...] = ()
     reasoning_text: str | None = None
     text: str | None = None
     reasoning_token_ids: TokenIds | None = None

@@ -1,0 +1,75 @@
+"""Bytes on disk as numbered lines of text: plain or zstd (`.zst`), streamed, every fault named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import zstandard
+
+from sqsim.errors import TraceError
+
+_CHUNK = 1 << 18
+
+
+def compressed(path: Path) -> bool:
+    """Whether the name says that the file is zstd-compressed."""
+    return path.suffix == ".zst"
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file that hold anything, with their numbers from 1; a `TraceError` where bytes are no text."""
+    rest, number = b"", 0
+    for chunk in _chunks(path):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for raw in whole:
+            number += 1
+            if line := _text(path, number, raw):
+                yield number, line
+    if line := _text(path, number + 1, rest):
+        yield number + 1, line
+
+
+def _text(path: Path, number: int, raw: bytes) -> str:
+    try:
+        # An editor's byte-order mark is no content.
+        return raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise TraceError(
+            f"byte {error.start + 1} of the line is not UTF-8",
+            file=path,
+            line=number,
+            fix="save the file as UTF-8, or name it .zst if it is compressed",
+        ) from None
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    try:
+        if not path.stat().st_size:
+            raise TraceError("the file is empty (0 bytes)", file=path, fix="an empty trace is not a trace")
+        with path.open("rb") as file:
+            raw = iter(lambda: file.read(_CHUNK), b"")
+            yield from _decompressed(path, raw) if compressed(path) else raw
+    except OSError as error:
+        raise TraceError(
+            f"cannot be read: {error.strerror}", file=path, fix="check the path and its permissions"
+        ) from None
+
+
+def _decompressed(path: Path, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    # By hand, as zstandard's stream reader takes the end of a truncated file for the end of its content.
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    try:
+        for chunk in chunks:
+            data = chunk
+            while data:
+                if frame.eof:  # files may be frames one after the other, as `cat a.zst b.zst` makes
+                    frame = zstandard.ZstdDecompressor().decompressobj()
+                yield frame.decompress(data)
+                data = frame.unused_data
+    except zstandard.ZstdError as error:
+        raise TraceError(
+            f"not zstd: {error}", file=path, fix="drop .zst from the name if it is plain text"
+        ) from None
+    if not frame.eof:
+        raise TraceError("the zstd stream is cut short", file=path, fix="copy or write the file again")

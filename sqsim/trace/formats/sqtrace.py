@@ -1,0 +1,66 @@
+"""Our own format, sqtrace/1: one task a line (traces/README.md documents every field)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from sqsim.errors import TraceError
+from sqsim.trace.checks import Checks
+from sqsim.trace.files import lines
+from sqsim.trace.schema import Task
+
+_SHOWN = 60
+"""Characters of a wrong value that a message quotes."""
+
+
+def read_sqtrace(path: str | Path) -> Iterator[Task]:
+    """The tasks of one sqtrace/1 file, checked one by one as they are read."""
+    path = Path(path)
+    checks = Checks()
+    empty = True
+    for number, line in lines(path):
+        yield checks.task(parse_task(line, file=path, line=number), file=path, line=number)
+        empty = False
+    if empty:
+        raise TraceError("the file holds no task", file=path, fix="an empty trace is not a trace")
+
+
+def parse_task(text: str, *, file: Path | None = None, line: int | None = None) -> Task:
+    """One line as a task; every fault of form is a `TraceError` (what only `Checks` can see is left to it)."""
+    try:
+        return Task.model_validate_json(text)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        first = faults[0]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        raise TraceError(
+            _problem(first) + more, file=file, line=line, field=_path(first["loc"]), fix=_fix(first)
+        ) from None
+
+
+def _path(loc: tuple[int | str, ...]) -> str | None:
+    """A pydantic location as a JSON path: `turns[3].calls[0].latency_s`."""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
+    return "".join(parts).removeprefix(".") or None
+
+
+def _problem(fault: ErrorDetails) -> str:
+    message = fault["msg"][:1].lower() + fault["msg"][1:]
+    if fault["type"] in {"missing", "json_invalid", "extra_forbidden"}:
+        return {"missing": "is missing", "extra_forbidden": "is not a field of sqtrace/1"}.get(
+            fault["type"], message
+        )
+    value = repr(fault["input"])
+    return f"{value if len(value) <= _SHOWN else value[:_SHOWN] + '…'}: {message}"
+
+
+def _fix(fault: ErrorDetails) -> str:
+    return {
+        "json_invalid": "every line is one JSON object",
+        "extra_forbidden": "remove it; traces/README.md lists the fields",
+        "missing": "add it; traces/README.md lists the fields",
+    }.get(fault["type"], "traces/README.md says what the field holds")
