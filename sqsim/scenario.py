@@ -1,0 +1,254 @@
+"""A scenario: which traces, on which model and engine, under which load and policy. SPEC.md is the contract.
+
+`load_scenario` reads the strict YAML. Every fault is a ScenarioError, one line a fault:
+`FILE:LINE: key.path: value and what is wrong with it; what is allowed`.
+
+A scenario names its files as the YAML does, so that a record does not depend on where a checkout lies;
+`trace_paths` and `model_path` are those names beside the scenario's file.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from sqsim.errors import ScenarioError
+from sqsim.scenario_parts import (
+    FITS,
+    LOADS,
+    POLICIES,
+    AfterEviction,
+    ClosedLoad,
+    Count,
+    Engine,
+    KeepLast,
+    Load,
+    Name,
+    NoEviction,
+    Oracle,
+    Part,
+    Policy,
+    RateLoad,
+    RecordedLoad,
+    SideQuest,
+    Word,
+    conflict,
+)
+from sqsim.strict_yaml import Document, KeyPath, dotted, parse, set_value, show
+
+__all__ = [
+    "ClosedLoad",
+    "Engine",
+    "KeepLast",
+    "NoEviction",
+    "Oracle",
+    "RateLoad",
+    "RecordedLoad",
+    "Scenario",
+    "SideQuest",
+    "load_scenario",
+    "make_scenario",
+]
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+class Scenario(Part):
+    """Everything that decides a run."""
+
+    traces: Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_as_tuple)] = Field(
+        description="a trace file, or a list of at least one"
+    )
+    tasks: Annotated[Count | None, Word("all")] = Field(
+        default=None, description="all, or a number of tasks, at least 1"
+    )
+    resample: bool = Field(default=False, description="true: `tasks` tasks drawn with replacement; or false")
+    model: Name = Field(
+        default="gpt-oss-20b", description="a model that `sqsim support` lists, or the path of a config.json"
+    )
+    engine: Engine = Field(default_factory=Engine, description="a mapping of engine settings")
+    load: Load = Field(
+        default_factory=ClosedLoad,
+        description="exactly one of {concurrency: 24}, {rate_per_s: 0.2, arrivals: poisson}, {as_recorded: true, speedup: 1}",
+    )
+    policy: Policy = Field(
+        default_factory=NoEviction,
+        description="a mapping with a name: none, sidequest, keep_last or oracle, such as {name: none}",
+    )
+    apply: Literal["boundary", "turn_end"] = Field(default="boundary", description="boundary or turn_end")
+    max_turns: Annotated[Count | None, Word("none")] = Field(
+        default=None, description="none, or a number of turns, at least 1"
+    )
+    tool_wait_cap_s: Annotated[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None, Word("none")] = Field(
+        default=None, description="none, or the longest wait for tools in seconds, 0 or more"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="a whole number, 0 or more")
+
+    _base: Path = PrivateAttr(default_factory=Path)
+
+    @model_validator(mode="after")
+    def _exists(self) -> Scenario:
+        cache, after = self.engine.cache, self.after_eviction
+        if after is not None and after != FITS[cache]:
+            other = next(name for name, fit in FITS.items() if fit == after)
+            raise conflict(
+                "policy.after_eviction",
+                f"{after!r} does not exist with engine.cache {cache!r}",
+                f"set engine.cache: {other}, or policy.after_eviction: {FITS[cache]}",
+            )
+        if self.resample and self.tasks is None:
+            raise conflict(
+                "resample", "how many tasks to draw is not said", "set tasks to a number, or resample: false"
+            )
+        return self
+
+    @property
+    def after_eviction(self) -> AfterEviction | None:
+        """What follows an eviction; None where nothing is ever evicted."""
+        return None if isinstance(self.policy, NoEviction) else self.policy.after_eviction
+
+    @property
+    def trace_paths(self) -> tuple[Path, ...]:
+        """The trace files; a relative name is relative to the scenario's file."""
+        return tuple(self._base / name for name in self.traces)
+
+    @property
+    def model_path(self) -> Path | None:
+        """The config.json that `model` names; None where it is the name of a known model."""
+        return self._base / self.model if self.model.endswith(".json") else None
+
+    def resolved(self) -> dict[str, Any]:
+        """Everything with its defaults, as JSON. Reading it back gives this scenario."""
+        return self.model_dump(mode="json")
+
+    def assumed(self) -> list[str]:
+        """Key paths of the values in use that no record has calibrated yet (SPEC.md, "Policies")."""
+        return [
+            f"policy.{name}"
+            for name in ("recall", "false_rate", "aux_tokens")
+            if isinstance(self.policy, SideQuest)
+        ]
+
+
+def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read a scenario file and apply `a.b=value` overrides (each value is YAML) in order."""
+    file = Path(path)
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise ScenarioError(
+            f"{file}: cannot be read: {error.strerror}; give the path of a scenario's YAML file"
+        ) from error
+    return _build(parse(text, str(file)), overrides, file.parent)
+
+
+def make_scenario(
+    content: Mapping[str, Any], overrides: Sequence[str] = (), base: Path | None = None, where: str = "scenario"
+) -> Scenario:
+    """Build a scenario from values, checked as a file is; relative paths are relative to `base` (default: here)."""
+    return _build(Document(copy.deepcopy(dict(content)), {(): where}), overrides, base or Path())
+
+
+def _build(document: Document, overrides: Iterable[str], base: Path) -> Scenario:
+    if not isinstance(document.value, dict):
+        where, value = document.place(()), show(document.value)
+        raise ScenarioError(f"{where}: a scenario is a mapping such as `traces: tasks.jsonl`, not {value}")
+    for override in overrides:
+        set_value(document, override)
+    try:
+        scenario = Scenario.model_validate(document.value)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        raise ScenarioError("\n".join(_explain(document, fault) for fault in faults)) from None
+    scenario._base = base  # noqa: SLF001  (its own module: where it came from is no field of a scenario)
+    return scenario
+
+
+def _explain(document: Document, fault: ErrorDetails) -> str:
+    """Write a fault as `PLACE: key.path: what is wrong; what is allowed`."""
+    path, model = _locate(fault["loc"])
+    kind, value = fault["type"], fault["input"]
+    if kind == "conflict":
+        path = (*path, *fault["ctx"]["path"].split("."))
+        text = fault["msg"]
+    elif kind == "extra_forbidden":
+        text = f"unknown key{_suggest(str(path[-1]), model)}; allowed here: {', '.join(model.model_fields)}"
+    elif kind == "choice" and isinstance(value, dict):
+        path, text = _choice(path, value)
+    else:
+        field = model.model_fields[str(next(part for part in reversed(path) if isinstance(part, str)))]
+        text = f"{_complaint(fault)}; allowed: {field.description}"
+    return f"{document.place(path)}: {dotted(path)}: {text}"
+
+
+def _locate(loc: tuple[int | str, ...]) -> tuple[KeyPath, type[Part]]:
+    """Turn a location inside the models into a key path, and find the model whose field is at its end."""
+    if len(loc) < 2 or isinstance(loc[1], int):
+        return loc, Scenario
+    if loc[0] == "engine":
+        return loc, Engine
+    variants = LOADS if loc[0] == "load" else POLICIES
+    return (loc[0], *loc[2:]), variants[str(loc[1])]  # loc[1] is the variant's tag and no key
+
+
+def _complaint(fault: ErrorDetails) -> str:
+    match fault["type"]:
+        case "missing":
+            return "missing; add it"
+        case "choice" | "model_type" | "model_attributes_type":
+            problem = "should be a mapping"
+        case "too_short":
+            return "the list is empty"
+        case "string_pattern_mismatch":
+            problem = "holds a control character"
+        case _:
+            problem = fault["msg"].removeprefix("Input ")
+    expected = str(fault.get("ctx", {}).get("expected", "")).replace(" or ", ", ").replace("'", "").split(", ")
+    return f"{show(fault['input'])} {problem}{_close(fault['input'], expected)}"
+
+
+def _close(value: Any, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(value[:60], list(known), 1) if isinstance(value, str) else []
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _suggest(key: str, model: type[Part]) -> str:
+    """Suggest the key that was meant: a similar one here, else where a key of this name does belong."""
+    if close := _close(key, model.model_fields):
+        return close
+    rooms: dict[str, type[Part]] = {
+        "": Scenario,
+        "engine.": Engine,
+        **{f"load.{name} with ": kind for name, kind in LOADS.items()},
+    }
+    rooms |= {f"policy {name}: policy.": kind for name, kind in POLICIES.items()}
+    found = next((room for room, kind in rooms.items() if key in kind.model_fields), None)
+    return "" if found is None else f"; did you mean {found}{key}?"
+
+
+def _choice(path: KeyPath, value: dict[str, Any]) -> tuple[KeyPath, str]:
+    """Explain a load or policy that is none of those there are."""
+    if path == ("policy",):
+        known = ", ".join(POLICIES)
+        if "name" not in value:
+            return (*path, "name"), f"missing; allowed: {known}"
+        return (
+            *path,
+            "name",
+        ), f"{show(value['name'])} is no policy{_close(value['name'], POLICIES)}; allowed: {known}"
+    named = [key for key in LOADS if key in value]
+    if named:
+        problem = f"{' and '.join(named)} exclude each other"
+    else:
+        problem = f"{show(value)} says no load" + next(
+            (close for key in value if (close := _close(key, LOADS))), ""
+        )
+    return path, f"{problem}; allowed: {Scenario.model_fields['load'].description}"
