@@ -196,10 +196,10 @@ class TurnLoop:
         actions: list[Action] = []
         if self._options.apply_at == "boundary":
             actions += self._apply_aux(self.turn)
-        named = self._policy.evict(self._view())
-        actions += self._clear(
-            [c.cursor for c in self._view().cursors if c.read and c.cursor in set(named)], self._policy.name
-        )
+        view = self._view()
+        named = set(self._policy.evict(view))
+        readable = [c.cursor for c in view.cursors if c.read and c.cursor in named]
+        actions += self._clear(readable, self._policy.name, self.turn)
         prompt, shift = context.prompt, context.shift
         prompt_tokens = context.tokens
         if prompt_tokens + shift + step.output_tokens + _HEADROOM > self._options.context_length:

@@ -8,7 +8,7 @@ import numpy as np
 import simpy
 
 from sqsim.draws import generator
-from sqsim.scenario import ClosedLoad, Load, RateLoad
+from sqsim.scenario_parts import ClosedLoad, Load, RateLoad
 from sqsim.workload import Instance
 
 Events = Generator[simpy.Event, object, None]
