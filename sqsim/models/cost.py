@@ -84,6 +84,14 @@ class CostModel:
     ) -> None:
         profile.require(geometry, f"profile {profile.name}")
         self.profile = profile
+        notes = []
+        if tensor_parallel > 1:
+            notes.append(
+                f"tensor_parallel {tensor_parallel}: step times derived by division, all-reduce assumed"
+            )
+        if kv_dtype != profile.kv_dtype:
+            notes.append(f"kv_dtype {kv_dtype}: decode attention derived from {profile.kv_dtype} by bytes")
+        self.notes = tuple(notes)  # what of this run is derived, whatever the profile's own evidence
         self._geometry = geometry
         self._window = geometry.window or 0
         self._tp = tensor_parallel
@@ -228,22 +236,21 @@ def profile(model: str, gpu: str, name: str = "auto") -> Profile:
     profile, or a path to a YAML file. InputError when there is none or it is another pair's.
     """
     shape, device = geometry(model), hardware(gpu)
-    shipped = {each.name: each for each in shipped_profiles()}
     if name == "auto":
-        name = next(
-            (p.name for p in shipped.values() if p.auto and (p.model, p.gpu) == (shape.name, gpu)), "roofline"
-        )
+        default = [each for each in shipped_profiles(shape.name, gpu) if each.auto is not None]
+        return default[0] if default else roofline(shape, device)
     if name == "roofline":
         return roofline(shape, device)
-    if name in shipped:
-        found = shipped[name]
-    elif name.endswith((".yaml", ".yml")):
+    if name.endswith((".yaml", ".yml")):
         found = load_profile(Path(name))
     else:
-        raise InputError(
-            f"engine.profile {name!r} is unknown; choose auto, roofline, a path to a .yaml file, or one of "
-            f"{', '.join(shipped)}"
-        )
+        shipped = {each.name: each for each in shipped_profiles()}
+        if name not in shipped:
+            raise InputError(
+                f"engine.profile {name!r} is unknown; choose auto, roofline, a path to a .yaml file, or one of "
+                f"{', '.join(shipped)}"
+            )
+        found = shipped[name]
     if (found.model, found.gpu) != (shape.name, gpu):
         raise InputError(
             f"engine.profile {name!r} is for {found.model} on {found.gpu}, not {shape.name} on {gpu}; "

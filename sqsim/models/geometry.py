@@ -7,7 +7,7 @@ GptOss (mixture of experts, alternating sliding-window and full attention, sinks
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast, get_args
 
@@ -155,7 +155,15 @@ def geometry(model: str) -> Geometry:
         raise InputError(f"{path}: not a JSON file ({error}); give a Hugging Face config.json") from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: holds no JSON object; give a Hugging Face config.json")
-    return _read(config, model, str(path))
+    return _known(_read(config, model, str(path)))
+
+
+def _known(shape: Geometry) -> Geometry:
+    """The shape under its known name, where a file describes a model that has one; else as it is."""
+    for name, config in KNOWN_MODELS.items():
+        if replace(shape, name=name) == _read(config, name, name):
+            return replace(shape, name=name)
+    return shape
 
 
 def _read(config: Config, name: str, place: str) -> Geometry:

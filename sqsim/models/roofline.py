@@ -1,7 +1,8 @@
 """A profile for any model and GPU from two datasheet figures: bytes over bandwidth, operations over peak.
 
 Williams, Waterman, Patterson, "Roofline" (CACM 2009): a kernel takes the longer of the two. The efficiencies
-are assumed. What is left out of the roofline, launches and small kernels, is in the assumed `step` term.
+are assumed: those of the experts in view of the kernel timings in reports/profiles/data, the `step` term (what
+a roofline leaves out: host, launches, small kernels) in view of whole-server times, by check_servers.py there.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from sqsim.models.profile import CurveTerm, DecodeTerm, PrefillTerm, PrefixTerm,
 BANDWIDTH_EFFICIENCY = 0.8  # of the datasheet's bandwidth: streaming kernels
 GEMM_EFFICIENCY = 0.6  # of the dense peak: large matrix products
 ATTENTION_EFFICIENCY = 0.4  # of the dense peak: prefill attention
+MOE_EFFICIENCY = 0.5  # of the dense peak: grouped products of the experts
+MXFP4_EFFICIENCY = 0.55  # of the datasheet's bandwidth: unpacking four-bit experts
 LAUNCH_S = 5e-6  # an attention kernel with next to no work
-STEP_S = 5e-4  # host work a step that overlap does not hide
-SMALL_KERNELS_S = 2e-5  # norms, rotary embedding, routing of a layer, in a CUDA graph
+STEP_S = 1e-3  # host work a step that overlap does not hide
+SMALL_KERNELS_S = 3e-5  # norms, rotary embedding, routing of a layer, in a CUDA graph
 
 _SOURCE = (
     "roofline of the datasheet's bandwidth and dense peak; efficiencies assumed (sqsim/models/roofline.py)"
@@ -27,18 +30,18 @@ class _Roof:
     """Seconds for bytes and operations on one device, in the model's dtype."""
 
     def __init__(self, hardware: Hardware, dtype: str) -> None:
-        self.bandwidth = hardware.bandwidth * BANDWIDTH_EFFICIENCY
+        self.bandwidth = hardware.bandwidth
         self.peak = hardware.peak(dtype)
 
-    def read(self, size: float) -> float:
-        return size / self.bandwidth
+    def read(self, size: float, efficiency: float = BANDWIDTH_EFFICIENCY) -> float:
+        return size / (self.bandwidth * efficiency)
 
-    def gemm(self, operations: float) -> float:
-        return operations / (self.peak * GEMM_EFFICIENCY)
+    def compute(self, operations: float, efficiency: float = GEMM_EFFICIENCY) -> float:
+        return operations / (self.peak * efficiency)
 
     def matrix(self, parameters: int, parameter_bytes: float) -> list[tuple[float, float]]:
         """A dense matrix product by rows: flat while reading the weights takes longer, then linear."""
-        floor, per_row = self.read(parameters * parameter_bytes), self.gemm(2.0 * parameters)
+        floor, per_row = self.read(parameters * parameter_bytes), self.compute(2.0 * parameters)
         ridge = max(1.0, floor / per_row)
         return [(ridge, max(floor, per_row)), (2 * ridge, 2 * ridge * per_row)]
 
@@ -62,7 +65,8 @@ def lm_head_term(geometry: Geometry, hardware: Hardware) -> CurveTerm:
 def step_term() -> StepTerm:
     return StepTerm(
         evidence="assumed",
-        source="no measurement: host work and launches a step, small kernels a layer (sqsim/models/roofline.py)",
+        source="host work a step and small kernels a layer; chosen in view of public whole-server times of another model "
+        "and engine (reports/profiles/check_servers.py)",
         fixed_s=STEP_S,
         per_layer_s=SMALL_KERNELS_S,
     )
@@ -108,14 +112,15 @@ def distinct_experts(experts: int, per_token: int, tokens: float) -> float:
 def _moe_term(geometry: Geometry, hardware: Hardware) -> CurveTerm:
     """Read the experts that were chosen, once each; compute the chosen ones for every token."""
     roof = _Roof(hardware, _compute_dtype(geometry))
-    size = MXFP4_BYTES if geometry.weights == "mxfp4" else DTYPE_BYTES[geometry.weights]
+    packed = geometry.weights == "mxfp4"
+    size = MXFP4_BYTES if packed else DTYPE_BYTES[geometry.weights]
+    efficiency = MXFP4_EFFICIENCY if packed else BANDWIDTH_EFFICIENCY
     expert = geometry.expert_matrix_parameters
 
     def seconds(tokens: float) -> float:
         touched = distinct_experts(geometry.experts, geometry.experts_per_token, tokens)
-        return max(
-            roof.read(touched * expert * size), roof.gemm(2.0 * tokens * geometry.experts_per_token * expert)
-        )
+        operations = 2.0 * tokens * geometry.experts_per_token * expert
+        return max(roof.read(touched * expert * size, efficiency), roof.compute(operations, MOE_EFFICIENCY))
 
     return CurveTerm(evidence="derived", source=_SOURCE, points=[(knot, seconds(knot)) for knot in _MOE_KNOTS])
 

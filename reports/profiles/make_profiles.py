@@ -1,0 +1,291 @@
+"""Make the measured cost profiles of gpt-oss-20b from the kernel timings in data/.
+
+    python reports/profiles/make_profiles.py            # writes sqsim/models/profiles/*.yaml
+    python reports/profiles/make_profiles.py --check    # says which differ from what is committed; writes nothing
+
+Attention is fitted by non-negative least squares on relative errors, MoE is a table. A fifth of the rows (by
+the sha256 of the CSV line) is held out: the errors that a profile states are of a fit without those rows;
+the values that it ships are then fitted to all rows. What no row covers (projections at hidden size 2880, the
+output projection, reading a prefix) is the roofline's, and marked so.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from sqsim.models import roofline
+from sqsim.models.cost import Curve, window_pairs
+from sqsim.models.geometry import geometry
+from sqsim.models.hardware import hardware
+from sqsim.models.profile import CurveTerm, DecodeTerm, Fit, PrefillTerm, PrefixTerm, Profile
+
+HERE = Path(__file__).parent
+PROFILES = HERE.parents[1] / "sqsim" / "models" / "profiles"
+MODEL = "gpt-oss-20b"
+MAX_REQUESTS = 256  # SGLang's default max_running, and the batches that are captured as CUDA graphs
+KINK = 16  # requests: below, decode attention is bound by its launch
+WINDOW = geometry(MODEL).window or 0
+
+Row = dict[str, str]
+Vector = NDArray[np.float64]
+
+
+class Moe(NamedTuple):
+    """One MoE kernel: whose rows, how its experts are held, how the profile is called."""
+
+    engine: str
+    weights: str
+    label: str
+    auto: str | None
+
+
+MOES = (
+    Moe(
+        "SGLang",
+        "bfloat16",
+        "fa3-bf16moe-sglang",
+        "every measured term is SGLang's own, the engine that is simulated; with its 41.8 GB of weights the KV "
+        "pool is full at about the 24 tasks that the SideQuest paper reports on one H100",
+    ),
+    Moe("VLLM", "mxfp4", "fa3-mxfp4moe-vllm", None),
+)
+
+
+# --- rows ---
+
+
+def read(name: str) -> list[tuple[str, Row]]:
+    """(the CSV line, its columns) of a file in data/."""
+    lines = (HERE / "data" / name).read_text(encoding="utf-8").splitlines()
+    return list(zip(lines[1:], csv.DictReader(lines), strict=True))
+
+
+def held_out(line: str) -> bool:
+    return int(hashlib.sha256(line.encode()).hexdigest(), 16) % 5 == 0
+
+
+def column(rows: Iterable[tuple[str, Row]], *names: str) -> Vector:
+    """The sum of integer columns, by row."""
+    return np.array([sum(int(row[name]) for name in names) for _, row in rows], dtype=float)
+
+
+def seconds(rows: Iterable[tuple[str, Row]]) -> Vector:
+    return np.array([float(row["latency"]) * 1e-3 for _, row in rows])
+
+
+def attention(gpu: str, operation: str, window: int) -> list[tuple[str, Row]]:
+    rows = read(f"gpt_oss_20b_{gpu.replace('-', '_')}_attention.csv")
+    wanted = (operation, str(window))
+    return [(line, row) for line, row in rows if (row["op_name"], row["window_size"]) == wanted]
+
+
+# --- fits ---
+
+
+def span(values: Vector) -> tuple[float, float]:
+    return float(values.min()), float(values.max())
+
+
+def rounded(value: float) -> float:
+    """Five significant digits: more than the rows carry, and the same on every machine."""
+    return float(f"{value:.5g}")
+
+
+def errors(rows: list[tuple[str, Row]], predicted: Vector, held: Vector) -> Fit:
+    """Relative errors on both sides of the split."""
+    off = np.abs(predicted / seconds(rows) - 1)
+    kept, out = off[held == 0], off[held == 1]
+    return Fit(
+        rows=len(kept),
+        mean_abs_error=rounded(kept.mean()),
+        held_out_rows=len(out),
+        held_out_mean_abs_error=rounded(out.mean()) if len(out) else None,
+        held_out_max_abs_error=rounded(out.max()) if len(out) else None,
+    )
+
+
+def regress(rows: list[tuple[str, Row]], features: dict[str, Vector]) -> tuple[dict[str, float], Fit]:
+    """Non-negative coefficients that minimise squared relative errors, and how well they hold."""
+    matrix, measured = np.stack(list(features.values()), axis=1), seconds(rows)
+    held = np.array([held_out(line) for line, _ in rows], dtype=float)
+    relative = matrix / measured[:, None]
+
+    train, _ = nnls(relative[held == 0], np.ones(int((held == 0).sum())))
+    values, _ = nnls(relative, np.ones(len(rows)))
+
+    active = np.flatnonzero(values > 0)  # a coefficient at its bound of zero has no variance of its own
+    used = relative[:, active]
+    variance = float(np.sum((used @ values[active] - 1) ** 2) / (len(rows) - len(active)))
+    covariance = np.zeros((len(values), len(values)))
+    covariance[np.ix_(active, active)] = variance * np.linalg.inv(used.T @ used)
+    fit = errors(rows, matrix @ train, held).model_copy(
+        update={"names": list(features), "covariance": [[rounded(x) for x in line] for line in covariance]}
+    )
+    return dict(zip(features, map(rounded, values), strict=True)), fit
+
+
+def decode(gpu: str, window: int) -> DecodeTerm:
+    """Launch floor, seconds a request above the kink, seconds a token of KV read."""
+    rows = [
+        pair
+        for pair in attention(gpu, "generation_attention", window)
+        if int(pair[1]["batch_size"]) <= MAX_REQUESTS
+    ]
+    requests, context = column(rows, "batch_size"), column(rows, "isl", "step")
+    read_tokens = requests * (np.minimum(context, window) if window else context)
+    beyond = np.maximum(0, requests - KINK)
+    names = {"fixed_s": np.ones(len(rows)), "per_request_s": requests, "per_request_beyond_s": beyond}
+    values, fit = regress(rows, {**names, "per_token_s": read_tokens})
+
+    def base(count: int) -> tuple[float, float]:
+        extra = values["per_request_s"] * count + values["per_request_beyond_s"] * max(0, count - KINK)
+        return float(count), rounded(values["fixed_s"] + extra)
+
+    return DecodeTerm(
+        **said(rows, fit),
+        ranges={"requests": span(requests), "context_tokens": span(context)},
+        points=[base(1), base(KINK), base(MAX_REQUESTS)],
+        per_token_s=values["per_token_s"],
+        frontier=[] if window else frontier(requests, context),
+    )
+
+
+def frontier(requests: Vector, context: Vector) -> list[tuple[float, float]]:
+    """For each batch size, the largest context measured at that many requests or more."""
+    sizes = sorted(set(requests))
+    return [(float(size), float(context[requests >= size].max())) for size in sizes]
+
+
+def prefill(gpu: str, window: int) -> PrefillTerm:
+    rows = attention(gpu, "context_attention", window)
+    requests, length = column(rows, "batch_size"), column(rows, "isl")
+    pairs = np.array([window_pairs(int(new), 0, window or int(new)) for new in length], dtype=float)
+    features = {
+        "fixed_s": np.ones(len(rows)),
+        "per_request_s": requests,
+        "per_token_s": requests * length,
+        "per_pair_s": requests * pairs,
+    }
+    values, fit = regress(rows, features)
+    ranges = {"requests": span(requests), "new_tokens": span(length), "prefix_tokens": (0.0, 0.0)}
+    return PrefillTerm(**said(rows, fit), ranges=ranges, **values)
+
+
+def moe(gpu: str, engine: str) -> CurveTerm:
+    """A table by tokens: the mean over the two skewed routings (power laws 1.01 and 1.2) that were measured.
+
+    Balanced routing would touch all 32 experts from 8 tokens on, which no router does.
+    """
+    rows = [
+        (line, row)
+        for line, row in read(f"gpt_oss_20b_{gpu.replace('-', '_')}_moe.csv")
+        if row["framework"] == engine and row["distribution"].startswith("power_law")
+    ]
+    tokens, held = column(rows, "num_tokens"), np.array([held_out(line) for line, _ in rows], dtype=float)
+    predicted: Callable[[float], float] = Curve(table(tokens[held == 0], seconds(rows)[held == 0]))
+    fit = errors(rows, np.array([predicted(count) for count in tokens]), held)
+    return CurveTerm(
+        **said(rows, fit, ", power-law routing, mean of exponents 1.01 and 1.2"),
+        ranges={"tokens": span(tokens)},
+        points=table(tokens, seconds(rows)),
+    )
+
+
+def table(tokens: Vector, times: Vector) -> list[tuple[float, float]]:
+    """Mean time by token count, made non-decreasing (a larger step is never faster)."""
+    counts = np.unique(tokens)
+    means = np.maximum.accumulate([times[tokens == count].mean() for count in counts])
+    return [(float(count), rounded(mean)) for count, mean in zip(counts, means, strict=True)]
+
+
+def said(rows: list[tuple[str, Row]], fit: Fit, what: str = "") -> dict[str, object]:
+    row = rows[0][1]
+    source = (
+        f"{row['framework']} {row['version']}, {row['kernel_source']}, {row['op_name']}, {row['device']}{what}; "
+        "rows of aiconfigurator-core 0.12.0 (reports/profiles/data)"
+    )
+    return {"evidence": "measured", "source": source, "fit": fit}
+
+
+# --- profiles ---
+
+
+def make(gpu: str, kernel: Moe) -> Profile:
+    shape, device = geometry(MODEL), hardware(gpu)
+    full = decode(gpu, 0)
+    mixes = kernel.engine != "SGLang"
+    return Profile(
+        schema="sqsim-profile/1",
+        name=f"{MODEL}-{gpu}-{kernel.label}",
+        model=MODEL,
+        gpu=gpu,
+        engine="sglang attention, vllm moe" if mixes else "sglang",
+        version="sglang 0.5.14, vllm 0.24.0" if mixes else "0.5.14",
+        weights=kernel.weights,
+        kv_dtype="bfloat16",
+        note=(
+            "FA3 attention; the native MXFP4 MoE kernel (13.8 GB of weights), measured in vLLM"
+            if mixes
+            else "FA3 attention; SGLang's fused Triton MoE kernel on experts upcast to bfloat16 (41.8 GB of weights)"
+        )
+        + ". Kernel timings repeat one shape, so KV of up to some 24K tokens may have come from the L2 cache.",
+        auto=kernel.auto,
+        step=roofline.step_term(),
+        dense=rounded_term(roofline.dense_term(shape, device)),
+        moe=moe(gpu, kernel.engine),
+        lm_head=rounded_term(roofline.lm_head_term(shape, device)),
+        decode_full=full,
+        decode_sliding=decode(gpu, WINDOW),
+        prefill_full=prefill(gpu, 0),
+        prefill_sliding=prefill(gpu, WINDOW),
+        prefix_read=PrefixTerm(
+            evidence="derived",
+            source="no row has a prefix: its KV is read at the rate that decode attention reads KV",
+            per_token_s=full.per_token_s,
+        ),
+    )
+
+
+def rounded_term(term: CurveTerm) -> CurveTerm:
+    return term.model_copy(update={"points": [(rounded(x), rounded(y)) for x, y in term.points]})
+
+
+def to_yaml(profile: Profile) -> str:
+    data = profile.model_dump(by_alias=True, mode="json", exclude_none=True)
+    for name, term in data.items():
+        if isinstance(term, dict):
+            data[name] = {key: value for key, value in term.items() if value not in ({}, [])}
+    head = "# Made by reports/profiles/make_profiles.py; do not edit. Seconds and tokens; `dense` to `prefix_read`: a layer.\n"
+    return head + yaml.safe_dump(data, sort_keys=False, width=120, default_flow_style=None)
+
+
+def all_profiles() -> dict[str, str]:
+    """File name -> text of every measured profile."""
+    made = (make(gpu, kernel) for gpu in ("h100-sxm", "h200-sxm") for kernel in MOES)
+    return {f"{profile.name}.yaml": to_yaml(profile) for profile in made}
+
+
+def main() -> int:
+    differing = 0
+    for name, text in all_profiles().items():
+        path = PROFILES / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            differing += 1
+            print(f"{'differs' if '--check' in sys.argv else 'written'}: {path}")
+            if "--check" not in sys.argv:
+                path.write_text(text, encoding="utf-8")
+    return 1 if differing and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
