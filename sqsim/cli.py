@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,16 +19,17 @@ from sqsim.cli_output import (
     Overwrite,
     Quiet,
     print_json,
+    print_line,
     print_pairs,
     print_rows,
     progress_bar,
     write_text,
 )
 from sqsim.cli_trace import app as trace_app
-from sqsim.compare import compare
-from sqsim.errors import RecordError, SqsimError
+from sqsim.compare import MetricRow, compare
+from sqsim.errors import SqsimError
 from sqsim.lockstep import replay
-from sqsim.metrics import metrics
+from sqsim.metrics import Value, metrics
 from sqsim.record import check_writable, read_record, write_record
 from sqsim.report.page import build_page
 from sqsim.scenario import load_scenario
@@ -46,29 +47,12 @@ app = typer.Typer(
 app.add_typer(trace_app, name="trace")
 
 _SHOWN = [
-    "tasks_completed",
-    "tasks_failed",
-    "run_time_s",
-    "output_tok_s",
-    "total_tok_s",
-    "kv_capacity_tokens",
-    "kv_usage_peak",
-    "kv_usage_mean",
-    "peak_tokens_mean",
-    "kv_reads_main_tokens",
-    "evictions",
-    "evicted_then_used",
-    "aux_spawned",
-    "aux_applied",
-    "aux_late",
-    "retractions",
-    "ttft_s_p50",
-    "ttft_s_p99",
-    "tpot_s_p50",
-    "tpot_s_p99",
-    "task_s_p50",
-    "task_s_p90",
+    *("tasks_completed", "tasks_failed", "run_time_s", "output_tok_s", "total_tok_s"),
+    *("kv_capacity_tokens", "kv_usage_peak", "kv_usage_mean", "peak_tokens_mean", "kv_reads_main_tokens"),
+    *("evictions", "evicted_then_used", "aux_spawned", "aux_applied", "aux_late", "retractions"),
+    *("ttft_s_p50", "ttft_s_p99", "tpot_s_p50", "tpot_s_p99", "task_s_p50", "task_s_p90"),
 ]
+"""What `run` prints for reading; --json has every metric."""
 
 
 @app.callback()
@@ -76,7 +60,7 @@ def _main(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     if version:
-        print(__version__)  # noqa: T201 - a command's result
+        print_line(__version__)
         raise typer.Exit
 
 
@@ -122,7 +106,8 @@ def run_command(
     notes += [f"{value} tasks failed: {name.removeprefix('failed_')}" for name, value in failures]
     if output_dir is not None:
         notes.append(f"record: {output_dir}")
-    print_rows("", ["notes"], [[note] for note in notes])
+    for note in notes:
+        print_line(f"- {note}")
 
 
 @app.command("study")
@@ -138,7 +123,7 @@ def study_command(
     """Run every point of a study; `sqsim report` turns it into a page."""
     with progress_bar("runs", quiet) as progress:
         path = run_study(study, output_dir, jobs=jobs, overwrite=overwrite, progress=progress)
-    print_rows("", ["study"], [[str(path)]])
+    print_line(f"study: {path}")
 
 
 @app.command("compare")
@@ -146,18 +131,39 @@ def compare_command(
     records: Annotated[
         list[Path], typer.Argument(help="Two or more record directories; the first is the base.")
     ],
+    allow_other_traces: Annotated[
+        bool, typer.Option("--allow-other-traces", help="Runs of different traces too.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Put runs side by side: metrics, differences in per cent, accounting turn by turn."""
-    if len(records) < 2:
-        raise RecordError("compare needs at least two record directories; give the --output-dir of another run")
-    found = compare([read_record(path) for path in records])
+    names = [str(path) for path in records]
+    found = compare([read_record(path) for path in records], names, allow_other_traces=allow_other_traces)
     if as_json:
         print_json(found.to_json())
         return
-    names = [str(path) for path in records]
-    for title, columns, rows in found.tables(names):
-        print_rows(title, columns, rows)
+    for number, name in enumerate(names, 1):
+        print_line(f"{number}: {name}")
+    columns = ["1", *(text for n in range(2, len(names) + 1) for text in (str(n), "change %"))]
+    print_rows(
+        "metrics", ["metric", *columns], [[name, *_side_by_side(row)] for name, row in found.metrics.items()]
+    )
+    numbers = [str(n) for n in range(1, len(names) + 1)]
+    if found.differing:
+        print_rows(
+            "what differs", ["key", *numbers], [[key, *map(str, row)] for key, row in found.differing.items()]
+        )
+    missing = [[run, len(tasks), ", ".join(tasks[:5])] for run, tasks in found.missing_tasks.items() if tasks]
+    if missing:
+        print_rows("tasks that a run lacks", ["run", "tasks", "such as"], missing)
+    for account in found.accounting:
+        title = f"token accounting of {account.run} against 1: {account.turns} turns in both, {account.turns_differing} differ"
+        print_rows(title, ["column", "turns that differ"], [list(item) for item in account.by_column.items()])
+
+
+def _side_by_side(row: MetricRow) -> list[Value]:
+    first, *others = zip(row.values, row.change_percent, strict=True)
+    return [first[0], *(cell for pair in others for cell in pair)]
 
 
 @app.command("report")
@@ -168,17 +174,37 @@ def report_command(
 ) -> None:
     """Make one self-contained HTML page."""
     write_text(output, build_page(sources), overwrite)
-    print_rows("", ["report"], [[str(output)]])
+    print_line(f"report: {output}")
 
 
 @app.command("support")
 def support_command(as_json: Json = False) -> None:
-    """Which models and GPUs are covered, and by what evidence."""
+    """Which models and GPUs are covered, and by what evidence a prediction would rest."""
     rows = support()
     if as_json:
         print_json(rows)
         return
-    print_rows("", list(rows[0]), [list(row.values()) for row in rows])
+    columns = ["model", "gpu", "profile", "measured", "not measured", "kv tokens", "also"]
+    print_rows("", columns, [_covered(row) for row in rows])
+    print_line("Sources, ranges and fit errors: --json")
+
+
+def _covered(row: dict[str, Any]) -> list[Any]:
+    kinds: dict[str, list[str]] = {}
+    for term, kind in row["evidence"].items():
+        kinds.setdefault(kind, []).append(term)
+    measured = ", ".join(kinds.pop("measured", []))
+    rest = "; ".join(f"{kind}: {', '.join(terms)}" for kind, terms in kinds.items())
+    capacity = row["kv_capacity_tokens"] if row["kv_capacity_tokens"] is not None else "does not fit"
+    return [
+        row["model"],
+        row["gpu"],
+        row["profile"],
+        measured or "-",
+        rest,
+        capacity,
+        ", ".join(row["other_profiles"]),
+    ]
 
 
 @app.command("lockstep")
@@ -214,7 +240,7 @@ def lockstep_command(
         )
         for path, report in reports:
             for difference in report.differences[:8]:
-                print_rows(str(path), ["difference"], [[str(difference)]])
+                print_line(f"{path}: {difference}")
     if any(report.differences for _, report in reports):
         raise typer.Exit(1)
 

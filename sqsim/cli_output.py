@@ -29,6 +29,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))  # noqa: T201 - a command's result
 
 
+def print_line(text: str) -> None:
+    """A line on stdout."""
+    print(text)  # noqa: T201 - a command's result
+
+
 def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """A table on stdout; numbers to the right, and shortened for reading (--json has them exact)."""
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
