@@ -2,7 +2,8 @@
 
 The first run is the base that the others are compared with. Nothing here prints; `Comparison.to_json` is what
 `sqsim compare --json` shows. Two runs of one policy on the same tasks, a simulation and a measurement above
-all, must account for the same tokens turn by turn (law 10): `accounting` lists where they do not.
+all, must account for the same tokens turn by turn (law 10): `accounting` lists where they do not. Law 10 allows
+one token of resident KV after a stop token, so those turns are counted apart.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Accounting:
     turns: int  # in both
     turns_in_one: int
     turns_differing: int
+    resident_by_one: int  # of these, turns that differ by one resident token only (RULES.md, rule 27)
     by_column: dict[str, int]  # turns that differ in this column
     differences: list[TurnDifference]  # by task and turn
 
@@ -165,6 +167,11 @@ def _accounts(record: RunRecord) -> dict[tuple[str, int], tuple[int, ...]]:
     return {(task, turn): tuple(counts) for task, turn, *counts in zip(*columns, strict=True)}
 
 
+def _by_one(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
+    off = [(column, abs(a - b)) for column, a, b in zip(ACCOUNTED, left, right, strict=True) if a != b]
+    return off == [("resident_tokens_after", 1)]
+
+
 def _accounting(base: RunRecord, other: RunRecord, run: str) -> Accounting:
     ours, theirs = _accounts(base), _accounts(other)
     both = sorted(ours.keys() & theirs.keys())
@@ -179,6 +186,7 @@ def _accounting(base: RunRecord, other: RunRecord, run: str) -> Accounting:
         turns=len(both),
         turns_in_one=len(ours.keys() ^ theirs.keys()),
         turns_differing=len({(found.task, found.turn) for found in differences}),
+        resident_by_one=sum(_by_one(ours[key], theirs[key]) for key in both),
         by_column={column: sum(found.column == column for found in differences) for column in ACCOUNTED},
         differences=differences,
     )

@@ -216,19 +216,24 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def _write_table(table: pa.Table, schema: pa.Schema, path: Path) -> str:
+    """Write one table; its sha256. The bytes depend on the rows and not on how they came together."""
+    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=3) as writer:
+        for start in range(0, table.num_rows, _BATCH_ROWS):
+            # one row group of one chunk at a time
+            writer.write_table(table.slice(start, _BATCH_ROWS).combine_chunks(), row_group_size=_BATCH_ROWS)
+    _sync(path)
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _write_files(record: RunRecord, directory: Path) -> None:
-    for name, schema in TABLES.items():
-        table, path = record.table(name), directory / f"{name}.parquet"
-        # Row groups of a fixed size, each of one chunk: the bytes depend on the rows and not on how they came together.
-        with pq.ParquetWriter(
-            path, schema, compression="zstd", compression_level=3, write_page_checksum=True
-        ) as writer:
-            for start in range(0, table.num_rows, _BATCH_ROWS):
-                part = table.slice(start, _BATCH_ROWS).combine_chunks()
-                writer.write_table(part.cast(schema), row_group_size=_BATCH_ROWS)
-        _sync(path)
+    sums = {
+        name: _write_table(record.table(name), schema, directory / f"{name}.parquet")
+        for name, schema in TABLES.items()
+    }
     # Last: without run.json a directory is no record.
-    for name, content in (("timing.json", record.timing), ("run.json", {"schema": SCHEMA, **record.run})):
+    run = {"schema": SCHEMA, **record.run, "tables_sha256": sums}
+    for name, content in (("timing.json", record.timing), ("run.json", run)):
         (directory / name).write_bytes(_json_bytes(content))
         _sync(directory / name)
     _sync(directory)
@@ -254,7 +259,10 @@ def is_record(directory: str | Path) -> bool:
 def check_writable(directory: str | Path, overwrite: bool = False) -> None:
     """Refuse what `write_record` would refuse, before a long run: RecordError names the directory and the fix."""
     target = Path(directory)
-    if not target.exists() and not target.is_symlink():
+    if not os.path.lexists(target):
+        above = next(parent for parent in target.absolute().parents if parent.exists())
+        if not above.is_dir() or not os.access(above, os.W_OK):
+            raise RecordError(f"{target}: no directory can be made in {above}; choose another --output-dir")
         return
     if not target.is_dir():
         raise RecordError(f"{target}: exists and is not a directory; choose another --output-dir")
@@ -286,14 +294,7 @@ def write_record(record: RunRecord, directory: str | Path, overwrite: bool = Fal
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh.mkdir()
         _write_files(record, fresh)
-        if target.exists() and any(target.iterdir()):
-            target.rename(old)
-        try:
-            fresh.rename(target)
-        except BaseException:
-            if old.exists():
-                old.rename(target)
-            raise
+        _swap(fresh, target, old)
         _sync(target.parent)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -302,14 +303,35 @@ def write_record(record: RunRecord, directory: str | Path, overwrite: bool = Fal
         ) from error
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-        if target.exists():
+        if old.is_symlink():
+            old.unlink()
+        elif target.exists():
             shutil.rmtree(old, ignore_errors=True)
+
+
+def _swap(fresh: Path, target: Path, old: Path) -> None:
+    """Move what stands at `target` to `old` and `fresh` into its place, or put back what stood there."""
+    try:
+        if target.is_symlink() or (target.exists() and any(target.iterdir())):
+            target.rename(old)
+        fresh.rename(target)
+    except BaseException:
+        if os.path.lexists(old) and not os.path.lexists(target):
+            old.rename(target)
+        raise
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror}; check the file's permissions") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        content = json.loads(_bytes(path))
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: cannot be read as JSON ({error}); run the scenario again") from error
     if not isinstance(content, dict):
         raise RecordError(f"{path}: is not a JSON object; run the scenario again")
@@ -342,13 +364,16 @@ def read_record(directory: str | Path, allow_incomplete: bool = False) -> RunRec
         raise RecordError(
             f"{path}: the run was not completed (status {run['status']!r}); run the scenario again"
         )
+    sums = run.pop("tables_sha256", {})
     tables: dict[str, pa.Table] = {}
     for name, schema in TABLES.items():
         file = path / f"{name}.parquet"
-        try:
-            table = pq.read_table(file, page_checksum_verification=True, partitioning=None)
-        except (OSError, pa.ArrowException) as error:
-            raise RecordError(f"{file}: damaged: {error}; run the scenario again") from error
+        content = _bytes(file)
+        if not isinstance(sums, dict) or hashlib.sha256(content).hexdigest() != sums.get(name):
+            raise RecordError(
+                f"{file}: damaged, or of another run: its sha256 is not the one in run.json; run the scenario again"
+            )
+        table = pq.read_table(pa.BufferReader(content))
         if (fault := _fault(table, schema)) is not None:
             raise RecordError(f"{file}: {fault}; run the scenario again with this version")
         tables[name] = table
