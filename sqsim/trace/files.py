@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import zstandard
 
@@ -15,6 +18,28 @@ _CHUNK = 1 << 18
 def compressed(path: Path) -> bool:
     """Whether the name says that the file is zstd-compressed."""
     return path.suffix == ".zst"
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write, compressed if its name says so, that appears under its name only if all of it was written."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            if compressed(path):
+                with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as sink:
+                    yield sink
+            else:
+                yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise TraceError(
+            f"cannot be written: {error.strerror}", file=path, fix="check directory and disk"
+        ) from None
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -1,1 +1,15 @@
-"""Importers of recorded traces, one file a format; `base.py` is the contract."""
+"""Importers: one file a format (`base.py` is the contract). The order is that of recognition, most special first."""
+
+from __future__ import annotations
+
+from sqsim.trace.formats.base import Format
+from sqsim.trace.formats.claude_code import ClaudeCode
+from sqsim.trace.formats.mooncake import Mooncake
+from sqsim.trace.formats.openai_chat import OpenAIChat
+from sqsim.trace.formats.react_text import ReactText
+from sqsim.trace.formats.weka import Weka
+
+FORMATS: dict[str, Format] = {
+    known.name: known for known in (Weka(), Mooncake(), ClaudeCode(), ReactText(), OpenAIChat())
+}
+"""By name; `sqtrace/1` itself is no importer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def read_sqtrace(path: str | Path) -> Iterator[Task]:
         empty = False
     if empty:
         raise TraceError("the file holds no task", file=path, fix="an empty trace is not a trace")
+
+
+def is_sqtrace(path: Path) -> bool:
+    """Whether the file's first line says that it is ours, of this or another version."""
+    first = next(lines(path), None)
+    return first is not None and re.match(r'\{.*"schema"\s*:\s*"sqtrace/', first[1]) is not None
 
 
 def parse_task(text: str, *, file: Path | None = None, line: int | None = None) -> Task:

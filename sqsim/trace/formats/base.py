@@ -1,0 +1,225 @@
+"""What an importer is, and what it needs: a file's values with their places, options, and a place for notes.
+
+An importer is a `Format`: it says by what evidence it recognises a file, and turns the file into tasks. It
+labels what the file carries (text, timing, usage, references); what the file lacks is filled in, and
+labelled, by `sqsim.trace.importing`. Notes are counted warnings: what had to be changed, and how often.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NoReturn
+
+from sqsim.errors import TraceError
+from sqsim.trace.files import lines
+from sqsim.trace.schema import Source, Task
+
+Notes = Counter[str]
+"""Warnings and how often each holds."""
+
+HEAD_VALUES = 32
+"""Values that an importer sees of a file before it says whether the file is its own."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to fill in what a file lacks."""
+
+    references: Literal["synthesise", "none"] = "synthesise"
+    timing: Literal["synthesise", "none"] = "synthesise"
+    seed: int = 0
+    licence: str | None = None
+
+
+class Format(ABC):
+    """One foreign format."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def evidence(self, head: Sequence[Any]) -> str | None:
+        """What shows that a file beginning with these JSON values is of this format; None if nothing does."""
+
+    @abstractmethod
+    def tasks(self, file: SourceFile, notes: Notes) -> Iterator[Task]:
+        """The file's tasks, in file order, a sub-agent behind its parent. Raises `TraceError`."""
+
+
+class SourceFile:
+    """A file as JSON values: one a line, or one document over all lines."""
+
+    def __init__(self, path: Path, licence: str | None = None) -> None:
+        self.path = path
+        self.licence = licence
+
+    @cached_property
+    def head(self) -> list[Any]:
+        """The first values, to recognise the format by."""
+        return [node.value for node in islice(self.nodes(), HEAD_VALUES)]
+
+    @cached_property
+    def sha256(self) -> str:
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its endings: what a task without an id is named after."""
+        return self.path.name.removesuffix(".zst").rsplit(".", 1)[0]
+
+    def source(self, format_name: str) -> Source:
+        return Source(format=format_name, file=self.path.name, sha256=self.sha256, licence=self.licence)
+
+    def nodes(self) -> Iterator[Node]:
+        """The values with their places. A file whose first line is no JSON value by itself is one document."""
+        stream = lines(self.path)
+        first = next(stream, None)
+        if first is None:
+            raise TraceError("the file holds nothing", file=self.path, fix="an empty trace is not a trace")
+        number, text = first
+        try:
+            value = _parse(text)
+        except ValueError:
+            yield Node(self._document(), self.path)
+            return
+        yield Node(value, self.path, number)
+        for number, text in stream:
+            try:
+                yield Node(_parse(text), self.path, number)
+            except ValueError as error:
+                raise TraceError(
+                    f"not JSON: {error}", file=self.path, line=number, fix="every line is one JSON value"
+                ) from None
+
+    def _document(self) -> Any:
+        numbered = list(lines(self.path))
+        try:
+            return _parse("\n".join(text for _, text in numbered))
+        except json.JSONDecodeError as error:
+            raise TraceError(
+                f"not JSON: {error.msg}",
+                file=self.path,
+                line=numbered[min(error.lineno, len(numbered)) - 1][0],
+                fix="give one JSON value a line, or one JSON document",
+            ) from None
+        except ValueError as error:
+            raise TraceError(f"not JSON: {error}", file=self.path, fix="JSON has finite numbers only") from None
+
+
+def _parse(text: str) -> Any:
+    """JSON without NaN and Infinity; every failure is a ValueError."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+class Node:
+    """A JSON value and where it stands; reading a part of it checks the part and names its place if it is wrong."""
+
+    __slots__ = ("file", "line", "path", "value")
+
+    def __init__(self, value: Any, file: Path, line: int | None = None, path: str = "") -> None:
+        self.value, self.file, self.line, self.path = value, file, line, path
+
+    def wrong(self, problem: str, key: str | None = None, fix: str | None = None) -> TraceError:
+        """The error to raise for this value, or for its part `key`."""
+        path = self.path if key is None else f"{self.path}.{key}".removeprefix(".")
+        return TraceError(problem, file=self.file, line=self.line, field=path or None, fix=fix)
+
+    def get(self, key: str) -> Any:
+        """The part as it is, None if it is missing or this is no object."""
+        return self.value.get(key) if isinstance(self.value, dict) else None
+
+    def node(self, key: str) -> Node:
+        """A part that is an object."""
+        part = self._need(key)
+        if not isinstance(part, dict):
+            raise self.wrong(f"{_shown(part)} is not an object", key)
+        return Node(part, self.file, self.line, f"{self.path}.{key}".removeprefix("."))
+
+    def nodes(self, key: str) -> list[Node]:
+        """A part that is a list, as nodes."""
+        part = self._need(key)
+        if not isinstance(part, list):
+            raise self.wrong(f"{_shown(part)} is not a list", key)
+        base = f"{self.path}.{key}".removeprefix(".")
+        return [Node(item, self.file, self.line, f"{base}[{index}]") for index, item in enumerate(part)]
+
+    def items(self) -> list[Node]:
+        """The elements of a value that is a list."""
+        if not isinstance(self.value, list):
+            raise self.wrong(f"{_shown(self.value)} is not a list")
+        return [Node(item, self.file, self.line, f"{self.path}[{i}]") for i, item in enumerate(self.value)]
+
+    def text(self, key: str) -> str:
+        part = self._need(key)
+        if not isinstance(part, str):
+            raise self.wrong(f"{_shown(part)} is not a text", key)
+        return part
+
+    def count(self, key: str) -> int:
+        """A part that is a whole number of tokens, not negative."""
+        part = self._need(key)
+        if isinstance(part, float) and part.is_integer():
+            part = int(part)
+        if not isinstance(part, int) or isinstance(part, bool) or not 0 <= part <= 10**9:
+            raise self.wrong(f"{_shown(part)} is not a token count", key, "give a whole number from 0 to 10^9")
+        return part
+
+    def seconds(self, key: str, unit: float = 1.0) -> float:
+        """A part that is a time, not negative and finite, in units of `unit` seconds."""
+        part = self._need(key)
+        fits = isinstance(part, int | float) and not isinstance(part, bool) and abs(part) <= 1e15
+        if not fits or not math.isfinite(part) or part < 0:
+            raise self.wrong(f"{_shown(part)} is not a time", key, "give a number that is not negative")
+        return float(part) * unit
+
+    def whole_numbers(self, key: str) -> list[int]:
+        part = self._need(key)
+        good = isinstance(part, list) and all(isinstance(i, int) and not isinstance(i, bool) for i in part)
+        if not good or any(not -(2**63) <= i < 2**64 for i in part):
+            raise self.wrong(f"{_shown(part)} is not a list of 64-bit whole numbers", key)
+        return list(part)
+
+    def _need(self, key: str) -> Any:
+        if not isinstance(self.value, dict):
+            raise self.wrong(f"{_shown(self.value)} is not an object")
+        if key not in self.value:
+            raise self.wrong(
+                "is missing", key, f"the object has {', '.join(map(str, self.value)) or 'no keys'}"
+            )
+        return self.value[key]
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"  # enough to recognise it
+
+
+def shared_out(total: int, weights: Sequence[float]) -> list[int]:
+    """`total` in whole parts proportional to the weights (equal ones if all are 0); the parts sum to it."""
+    if not weights:
+        return []
+    if not any(weights):
+        weights = [1.0] * len(weights)
+    bounds = [0]
+    reached, whole = 0.0, math.fsum(weights)
+    for weight in weights[:-1]:
+        reached += weight
+        bounds.append(max(bounds[-1], min(total, round(total * reached / whole))))
+    bounds.append(total)
+    return [stop - start for start, stop in pairwise(bounds)]
