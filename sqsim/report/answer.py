@@ -1,0 +1,234 @@
+"""The answer in a few plain sentences, made from the metrics of the first panel that compares variants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqsim.report import fill, published
+from sqsim.report.measures import (
+    AUX_TOKENS,
+    COMPLETED,
+    EVICTED_THEN_USED,
+    FAILED,
+    KV_PEAK,
+    OUTPUT_TOK_S,
+    PEAK_TOKENS,
+    READS_AUX,
+    READS_MAIN,
+    RUN_TIME,
+    TASK_P50,
+    TPOT_P50,
+    TTFT_P50,
+    Measure,
+    change,
+    number,
+    percent,
+    written,
+)
+from sqsim.report.side_by_side import baseline, comparison_concurrency
+from sqsim.report.sources import Panel, Point
+
+WORTH = 0.02
+"""A change of run time below this share counts as no change: a stated rule, not a confidence bound."""
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _best(points: Sequence[Point], measure: Measure) -> Point | None:
+    known = [point for point in points if number(point.metrics.get(measure.key)) is not None]
+    return max(known, key=lambda point: number(point.metrics[measure.key]) or 0.0, default=None)
+
+
+def _where(point: Point) -> str:
+    return "" if point.concurrency is None else f" at {point.concurrency} tasks"
+
+
+def _places(points: Sequence[Point], panel: Panel) -> str:
+    """`from 32 tasks on` where every higher number of tasks belongs to it, else `at 8, 16 and 24 tasks`."""
+    values = sorted({point.concurrency for point in points if point.concurrency is not None})
+    if len(values) > 1 and values == panel.concurrencies[-len(values) :]:
+        return f"from {values[0]} tasks on"
+    return f"at {_joined([str(value) for value in values])} tasks"
+
+
+def _throughput(panel: Panel, base: Point | None) -> str | None:
+    real = [point for point in panel.points if not point.is_oracle]
+    best = _best(real, OUTPUT_TOK_S)
+    if best is None:
+        return None
+    rate = f"{written(best.metrics[OUTPUT_TOK_S.key])} main output tok/s"
+    text = f"Highest throughput: {best.variant}, {rate}{_where(best)}"
+    if base is not None and best.variant != base.variant:
+        own = _best(panel.of(base.variant), OUTPUT_TOK_S)
+        if own is not None:
+            relative = change(best.metrics[OUTPUT_TOK_S.key], own.metrics[OUTPUT_TOK_S.key])
+            text += f"; {base.variant} reaches {written(own.metrics[OUTPUT_TOK_S.key])}{_where(own)} at best ({percent(relative)})"
+    elif base is not None:
+        text += ", so no policy here beats evicting nothing"
+    oracle = _best([point for point in panel.points if point.is_oracle], OUTPUT_TOK_S)
+    if oracle is not None:
+        text += f". The hindsight oracle, which no server can run, reaches {written(oracle.metrics[OUTPUT_TOK_S.key])}{_where(oracle)}"
+    return text + "."
+
+
+def _filling(panel: Panel) -> str | None:
+    if not any(fill.is_full(point) is not None for point in panel.points):
+        return None
+    fills: dict[str, list[str]] = {}
+    for variant in panel.variants:
+        point = fill.fills_at(panel, variant)
+        place = (
+            "never"
+            if point is None
+            else "under this load"
+            if point.concurrency is None
+            else str(point.concurrency)
+        )
+        fills.setdefault(place, []).append(variant)
+    if list(fills) == ["never"]:
+        top = panel.concurrencies
+        return f"KV never fills, with any variant{f', up to {top[-1]} tasks' if top else ''}: memory is not what limits these runs."
+    parts = [
+        f"{_joined(names)} {'never' if place == 'never' else place if place == 'under this load' else f'from {place} tasks at a time'}"
+        for place, names in fills.items()
+    ]
+    return f"Where KV fills: {'; '.join(parts)}."
+
+
+def _cost(point: Point, base: Point | None) -> str | None:
+    aux, main = number(point.metrics.get(AUX_TOKENS.key)), number(point.metrics.get("output_tokens"))
+    if aux is None or main is None or main == 0:
+        return None
+    parts = [
+        f"its aux threads generate {written(point.metrics[AUX_TOKENS.key])} tokens, {percent(aux / main).lstrip('+')} of main's output"
+    ]
+    reads_aux, reads = number(point.metrics.get(READS_AUX.key)), number(point.metrics.get(READS_MAIN.key))
+    if reads_aux is not None and reads:
+        parts.append(f"their KV reads are {percent(reads_aux / reads).lstrip('+')} of main's")
+    if base is not None:
+        feels = [
+            f"main's median {name} goes from {written(base.metrics.get(m.key))} to {written(point.metrics.get(m.key))} s ({percent(relative)})"
+            for name, m in (("TTFT", TTFT_P50), ("TPOT", TPOT_P50))
+            if (relative := change(point.metrics.get(m.key), base.metrics.get(m.key))) is not None
+        ]
+        parts += feels
+    if number(point.metrics.get(EVICTED_THEN_USED.key)) is not None:
+        parts.append(
+            f"{written(point.metrics[EVICTED_THEN_USED.key])} of {written(point.metrics.get('evictions'))} evicted responses were needed later"
+        )
+    return f"What {point.variant} costs{_where(point)}: {', '.join(parts)}."
+
+
+def _gains(panel: Panel, variant: str, base: Point) -> list[tuple[Point, float]]:
+    theirs = {point.concurrency: point for point in panel.of(base.variant)}
+    return [
+        (point, gain)
+        for point in panel.of(variant)
+        if (other := theirs.get(point.concurrency)) is not None
+        and (gain := change(point.metrics.get(RUN_TIME.key), other.metrics.get(RUN_TIME.key))) is not None
+    ]
+
+
+def _worth(panel: Panel, point: Point, base: Point) -> str | None:
+    gains = _gains(panel, point.variant, base)
+    if not gains:
+        return None
+    better = [pair for pair in gains if pair[1] <= -WORTH]
+    if not better:
+        low = min(gains, key=lambda pair: pair[1])
+        return (
+            f"Is it worth it? Not here: {point.variant} never shortens the run by {percent(WORTH).lstrip('+')} or more against {base.variant} "
+            f"(best {percent(low[1])}{_where(low[0])})."
+        )
+    top = min(better, key=lambda pair: pair[1])
+    text = f"Is it worth it? {point.variant} shortens the run against {base.variant}"
+    if top[0].concurrency is None:
+        text += f" by {percent(-top[1]).lstrip('+')} under this load"
+    else:
+        text += f" {_places([pair[0] for pair in better], panel)}, most at {top[0].concurrency} tasks ({percent(top[1])})"
+    others = [pair for pair in gains if pair not in better and pair[0].concurrency is not None]
+    if others:
+        least, most = (percent(pick(pair[1] for pair in others)) for pick in (min, max))
+        span = least if least == most else f"{least} to {most}"
+        text += f"; {_places([pair[0] for pair in others], panel)} it does not ({span})"
+    rivals = [
+        (variant, gain)
+        for variant in panel.variants
+        if variant not in (point.variant, base.variant)
+        for rival, gain in _gains(panel, variant, base)
+        if rival.concurrency == top[0].concurrency and not rival.is_oracle
+    ]
+    if rivals:
+        text += f". At the same place: {', '.join(f'{name} {percent(gain)}' for name, gain in rivals)}"
+    return text + "."
+
+
+def _against_paper(point: Point, base: Point, panel: Panel) -> str | None:
+    parts = []
+    for name, measure, known in (
+        ("mean peak tokens a task", PEAK_TOKENS, published.PEAK_TOKENS),
+        ("main's KV reads", READS_MAIN, published.KV_READS),
+    ):
+        relative = change(point.metrics.get(measure.key), base.metrics.get(measure.key))
+        if relative is not None:
+            parts.append(f"{name} {percent(relative)} (published {known.change})")
+    mine, theirs = _best(panel.of(point.variant), OUTPUT_TOK_S), _best(panel.of(base.variant), OUTPUT_TOK_S)
+    if mine is not None and theirs is not None:
+        relative = change(mine.metrics[OUTPUT_TOK_S.key], theirs.metrics[OUTPUT_TOK_S.key])
+        parts.append(
+            f"best throughput {percent(relative)} (published {published.PUBLISHED['output_tok_s'].change})"
+        )
+    if not parts:
+        return None
+    return f"Against the paper, {point.variant}{_where(point)} for its SideQuest: {', '.join(parts)}."
+
+
+def _single(point: Point) -> list[str]:
+    m = point.metrics
+    total = written(m.get("tasks_total"))
+    text = f"{point.variant}: {written(m.get(COMPLETED.key))} of {total} tasks completed in {written(m.get(RUN_TIME.key))} s"
+    lines = [
+        f"{text}, {written(m.get(OUTPUT_TOK_S.key))} main output tok/s; median task time {written(m.get(TASK_P50.key))} s."
+    ]
+    if number(m.get(FAILED.key)):
+        lines.append(f"{written(m[FAILED.key])} tasks failed.")
+    state = fill.is_full(point)
+    if state is not None:
+        lines.append(
+            f"KV {'fills' if state else 'does not fill'}: {fill.why_full(point)}, of {written(m.get('kv_capacity_tokens'))} tokens."
+        )
+    else:
+        lines.append(f"{KV_PEAK.name} is not available.")
+    cost = _cost(point, None)
+    return [*lines, *([cost] if cost and number(m.get(AUX_TOKENS.key)) else [])]
+
+
+def answer(panels: Sequence[Panel], with_published: bool) -> list[str]:
+    """Three to five sentences, or what is missing for them; plain text."""
+    panel = next(
+        (p for kind in ("concurrency", "single") for p in panels if p.kind == kind and len(p.variants) > 1),
+        next((p for p in panels if p.points), None),
+    )
+    if panel is None:
+        return ["Nothing was run, so there is nothing to answer."]
+    if len(panel.points) == 1:
+        return _single(panel.points[0])
+    points = panel.at(comparison_concurrency(panel))
+    base = baseline(points)
+    sidequests = [point for point in points if point.policy == "sidequest"]
+    # In place is the paper's own semantics.
+    point = next(
+        (p for p in sidequests if p.labels.get("after_eviction") == "in_place"),
+        sidequests[0] if sidequests else None,
+    )
+    lines = [_throughput(panel, base), _filling(panel)]
+    if point is not None:
+        lines.append(_cost(point, base))
+        if base is not None:
+            lines.append(_worth(panel, point, base))
+            lines.append(_against_paper(point, base, panel) if with_published else None)
+    return [line for line in lines if line is not None] or [
+        "The metrics that the answer rests on are not available."
+    ]

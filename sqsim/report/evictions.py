@@ -1,0 +1,81 @@
+"""The audit: what was evicted, when, why, and whether it was needed later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqsim.report.kept import Kept
+from sqsim.report.markup import Choice, chooser, escape, missing, table, value_cell
+from sqsim.report.measures import written
+from sqsim.report.sources import Sources
+
+Row = dict[str, Any]
+
+_HEAD = (
+    "task", "before step", "time (s)", "cursor", "tokens", "by", "age (turns)", "last use (step)", "used later (times)",
+)  # fmt: skip
+
+
+def _by(row: Row) -> str:
+    by = str(row["by"])
+    return f"aux thread {by}" if by.isdigit() else by
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        escape(row["task"]),
+        *(value_cell(row[name]) for name in ("turn", "time_s", "cursor", "tokens")),
+        escape(_by(row)),
+        *(value_cell(row[name]) for name in ("age_turns", "last_use_turn", "used_later")),
+    ]
+
+
+def _order(row: Row) -> tuple[Any, ...]:
+    return (not row["used_later"], row["time_s"], row["task"], row["cursor"])
+
+
+def _audit(kept: Kept, name: str, cap: int, ident: str) -> str:
+    rows = sorted(kept.evictions.to_pylist(), key=_order)
+    if not rows:
+        return missing(f"{name}: nothing was evicted in this run.")
+    wrong = [row for row in rows if row["used_later"]]
+    unknown = sum(row["used_later"] is None for row in rows)
+    tokens = sum(row["tokens"] for row in rows)
+    lead = (
+        f"{written(len(rows))} evictions cleared {written(tokens)} tokens; "
+        + (f"hindsight is not available for {written(unknown)} of them. " if unknown else "")
+        + f"{written(len(wrong))} evicted responses ({written(sum(row['tokens'] for row in wrong))} tokens) were referred to later. "
+    )
+    shown = rows[:cap]
+    capped = (
+        f"The table holds {written(len(shown))} of them: those needed later first, then by time; the record's evictions.parquet holds all."
+        if len(shown) < len(rows)
+        else "The table holds all of them: those needed later first, then by time."
+    )
+    controls = (
+        f'<p class="filter"><label for="{ident}-text">Show rows that contain</label> '
+        f'<input id="{ident}-text" type="search" data-filter="{ident}" autocomplete="off"> '
+        f'<label><input type="checkbox" data-wrong="{ident}" autocomplete="off"> only those needed later</label> · '
+        f'<output data-count="{ident}" aria-live="polite">{len(shown):,} rows</output></p>'
+    )
+    body = table(_HEAD, [_cells(row) for row in shown], f"Evictions of {name}", "data sortable audit")
+    return f'<p>{escape(lead + capped)}</p>{controls}<div id="{ident}">{body}</div>'
+
+
+def audit(sources: Sources, start: int, cap: int) -> str:
+    """One table a kept record, of at most `cap` rows; records that evicted nothing are named in a sentence."""
+    kept = sources.kept
+    if not kept:
+        return missing("No source keeps a full record.", "sqsim report RECORD_DIRECTORY... -o page.html")
+    choices: list[Choice] = []
+    chosen, quiet = 0, list[str]()
+    for place, (panel, point, record) in enumerate(kept):
+        name = sources.name(panel, point)
+        if not record.evictions.num_rows:
+            quiet.append(name)
+            continue
+        if place == start:
+            chosen = len(choices)
+        choices.append(Choice(name, _audit(record, name, cap, f"audit-{place}")))
+    nothing = missing(f"Nothing was evicted in: {'; '.join(quiet)}.") if quiet else ""
+    return (chooser("audit-record", "Run shown", choices, chosen) if choices else "") + nothing

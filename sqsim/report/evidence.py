@@ -1,0 +1,112 @@
+"""On what evidence the page rests: cost profile, KV capacity, traces and their references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqsim.report.kept import Kept
+from sqsim.report.markup import EVIDENCE, badge, badged, details, escape, missing, section, table
+from sqsim.report.measures import written
+from sqsim.report.sources import Sources
+
+Run = dict[str, Any]
+
+
+def _profile(run: Run) -> str:
+    profile = run.get("profile")
+    if not isinstance(profile, dict):
+        return badged(profile or "not available")
+    name = profile.get("name") or profile.get("id") or "not available"
+    terms = profile.get("evidence")
+    kinds: dict[str, list[str]] = {}
+    for term, kind in terms.items() if isinstance(terms, dict) else ():
+        kinds.setdefault(str(kind), []).append(str(term))
+    by = "; ".join(f"{badged(kind)} {escape(', '.join(names))}" for kind, names in kinds.items())
+    return f"<code>{escape(name)}</code>{f': {by}' if by else ''}"
+
+
+def _capacity(run: Run) -> str:
+    capacity = run.get("kv_capacity")
+    if not isinstance(capacity, dict):
+        return badged("not available" if capacity is None else capacity)
+    return (
+        f"{escape(written(capacity.get('tokens')))} tokens, {badged(capacity.get('how', 'source not stated'))}"
+    )
+
+
+def _traces(run: Run) -> str:
+    traces = run.get("traces") or []
+    names = [str(one.get("path")) if isinstance(one, dict) else str(one) for one in traces]
+    return ", ".join(f"<code>{escape(name)}</code>" for name in names) or "not available"
+
+
+def _references(run: Run) -> str:
+    found = run.get("references")
+    if not isinstance(found, dict):
+        return badged(found or "not available")
+    return ", ".join(f"{badged(kind)} for {escape(written(count))} tasks" for kind, count in found.items())
+
+
+def _system(run: Run) -> str:
+    scenario = run.get("scenario") or {}
+    engine = scenario.get("engine") or {}
+    return escape(f"{scenario.get('model', 'not available')} on {engine.get('gpu', 'not available')}")
+
+
+def _kind(run: Run) -> str:
+    kind = str(run.get("kind", "not available"))
+    return badge("measured") + " on a real server" if kind == "real" else badged(kind)
+
+
+_FACTS: tuple[tuple[str, Callable[[Run], str]], ...] = (
+    ("Runs", _kind),
+    ("Model and GPU", _system),
+    ("Step times", _profile),
+    ("KV capacity", _capacity),
+    ("Traces", _traces),
+    ("References (when a response is used last)", _references),
+)
+
+
+def _rows(kept: list[Kept]) -> list[list[str]]:
+    rows = []
+    for name, fact in _FACTS:
+        values: dict[str, int] = {}
+        for record in kept:
+            text = fact(record.run)
+            values[text] = values.get(text, 0) + 1
+        cells = [f"{text} ({count} runs)" if len(values) > 1 else text for text, count in values.items()]
+        rows.append([escape(name), "<br>".join(cells)])
+    return rows
+
+
+def evidence(sources: Sources) -> str:
+    """The section: facts of the kept records, evidence a panel declares, and what the marks mean."""
+    kept = [record for _, _, record in sources.kept]
+    facts = (
+        table(["", "In the kept records"], _rows(kept), "What the runs rest on", "data keys")
+        if kept
+        else missing(
+            "No source keeps a full record, so profile, capacity and traces are known only as far as the panels say them.",
+            "sqsim run SCENARIO --output-dir DIR",
+        )
+    )
+    synthesised = any("synthesised" in (record.run.get("references") or {}) for record in kept)
+    warn = (
+        f'<p class="warning"><strong>Note.</strong> References are {badge("synthesised")}: when a response is used last was drawn from a '
+        "declared mixture, not recorded. Which responses are stale, and so every result of a policy that depends on it, rests on that.</p>"
+        if synthesised
+        else ""
+    )
+    declared = [panel for panel in sources.panels if panel.evidence]
+    panels = "".join(f"<li>{escape(panel.title)}: {badged(panel.evidence)}</li>" for panel in declared)
+    marks = "".join(f"<li>{badge(kind)} {escape(what)}</li>" for kind, what in EVIDENCE.items())
+    return section(
+        "evidence",
+        "On what evidence",
+        facts,
+        warn,
+        f"<p>By panel:</p><ul>{panels}</ul>" if panels else "",
+        details("What the marks mean", f"<ul>{marks}</ul>"),
+    )

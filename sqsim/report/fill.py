@@ -1,0 +1,33 @@
+"""When the KV cache is full: one stated rule, used by every section."""
+
+from __future__ import annotations
+
+from sqsim.report.measures import KV_PEAK, RELEASED, RETRACTIONS, number, written
+from sqsim.report.sources import Panel, Point
+
+FULL = 0.97
+"""Share of capacity; the paper's uncompressed run peaks at 0.977 when its memory is full."""
+
+RULE = (
+    "KV counts as full from the first point at which its peak usage reaches 0.97 of capacity, a request is "
+    "retracted, or an idle session has to be released."
+)
+
+
+def is_full(point: Point) -> bool | None:
+    """Whether a run filled its KV cache; None where its metrics do not say."""
+    usage, retracted, released = (number(point.metrics.get(m.key)) for m in (KV_PEAK, RETRACTIONS, RELEASED))
+    if usage is None and retracted is None and released is None:
+        return None
+    return (usage or 0) >= FULL or (retracted or 0) > 0 or (released or 0) > 0
+
+
+def why_full(point: Point) -> str:
+    """The three numbers that the rule looks at."""
+    usage, retracted, released = (written(point.metrics.get(m.key)) for m in (KV_PEAK, RETRACTIONS, RELEASED))
+    return f"peak usage {usage}, retractions {retracted}, sessions released {released}"
+
+
+def fills_at(panel: Panel, variant: str) -> Point | None:
+    """The first point, by concurrency, at which this variant fills the cache."""
+    return next((point for point in panel.of(variant) if is_full(point)), None)

@@ -1,0 +1,217 @@
+"""The page: sources in, one self-contained HTML text out."""
+
+from __future__ import annotations
+
+import importlib.resources
+import string
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from plotly.offline import get_plotlyjs
+
+from sqsim import __version__
+from sqsim.errors import InputError
+from sqsim.report import published
+from sqsim.report.answer import answer
+from sqsim.report.concurrency import curves, failures
+from sqsim.report.distributions import distributions
+from sqsim.report.evictions import audit
+from sqsim.report.evidence import evidence
+from sqsim.report.markup import badged, escape, missing, paragraph, section, unbroken, warning
+from sqsim.report.memory import over_time
+from sqsim.report.palette import Palette
+from sqsim.report.provenance import provenance
+from sqsim.report.side_by_side import compare
+from sqsim.report.sources import Panel, Sources, load
+from sqsim.report.sweeps import k_sweep, recall_sweep
+from sqsim.report.timelines import timelines
+
+HELD = (
+    "The recorded trajectory is held fixed: an agent that loses a response might act differently, "
+    "and only the declared outcome model and live runs speak of that."
+)
+"""Every report's first sentence (SPEC.md, Words)."""
+
+_DIGITS = (
+    '<p class="digits"><label><input type="checkbox" id="digits" autocomplete="off"> '
+    "show every digit in the tables, as the JSON has it</label></p>"
+)
+
+MAX_BYTES = 8_000_000
+
+
+class _Detail(NamedTuple):
+    """How finely records are shown: pieces of time in the KV figures, rows of an audit table."""
+
+    pieces: int
+    audit_rows: int
+
+
+_DETAILS = (_Detail(500, 400), _Detail(250, 200), _Detail(120, 100), _Detail(60, 50), _Detail(30, 20))
+
+
+def _asset(name: str) -> str:
+    return (importlib.resources.files("sqsim.report") / name).read_text(encoding="utf-8")
+
+
+def _belongs(panel: Panel) -> bool:
+    """Whether the paper's numbers belong beside this panel."""
+    traces = [point.kept.run.get("traces") for point in panel.kept if point.kept is not None]
+    return published.applies(panel.title, panel.note, panel.evidence, traces)
+
+
+def _note(panel: Panel) -> str:
+    parts = [f"<p>{badged(panel.note)}</p>" if panel.note else ""]
+    parts.append(f'<p class="evidence">Evidence: {badged(panel.evidence)}</p>' if panel.evidence else "")
+    return "".join(parts)
+
+
+def _panel(panel: Panel, sources: Sources, palette: Palette) -> str:
+    others = [other for other in sources.panels if other is not panel]
+    with_published = _belongs(panel)
+    opened = panel is sources.panels[0]
+    match panel.kind:
+        case "k_sweep":
+            content = k_sweep(panel, others, palette)
+        case "recall_sweep":
+            content = recall_sweep(panel, others, palette)
+        case "concurrency":
+            side = f"<h3>Policies side by side</h3>{compare(panel, palette, with_published, opened)}"
+            content = curves(panel, palette, with_published) + failures(panel) + side
+        case _:
+            content = failures(panel) + compare(panel, palette, with_published, opened)
+    return section(panel.ident, panel.title, _note(panel), content)
+
+
+def _first_record(sources: Sources) -> int:
+    """The record shown first: one that shows most (in-place evictions by aux threads), else the first."""
+
+    def shows(place: int) -> tuple[bool, bool, bool]:
+        _, point, record = sources.kept[place]
+        evicts = record.evictions.num_rows > 0
+        return evicts, record.aux.num_rows > 0, evicts and point.labels.get("after_eviction") == "in_place"
+
+    return max(range(len(sources.kept)), key=shows, default=0)
+
+
+def _absent(sources: Sources) -> str:
+    """What a full page would show and these sources do not hold, and how to get it."""
+    lines = []
+    if not sources.panel("concurrency"):
+        lines.append(
+            missing(
+                "Curves against the number of tasks at a time need several runs.",
+                "sqsim run SCENARIO --set load.concurrency=N --output-dir DIR_N for several N, then sqsim report DIR_*",
+            )
+        )
+    if len(sources.variants) < 2:
+        lines.append(
+            missing(
+                "A comparison of policies needs another run of the same scenario.",
+                "sqsim run SCENARIO --set policy.name=none --output-dir DIR, then sqsim report both directories",
+            )
+        )
+    if not sources.panel("k_sweep"):
+        lines.append(
+            missing("There is no K sweep.", "sqsim sweep SCENARIO --grid policy.k=1,2,4,8,16 --output-dir DIR")
+        )
+    if not sources.panel("recall_sweep"):
+        lines.append(
+            missing(
+                "There is no recall sweep.",
+                "sqsim sweep SCENARIO --grid policy.recall=0.5,0.7,0.85,1.0 --output-dir DIR",
+            )
+        )
+    lines += [warning(text) for text in sources.troubles]
+    return section("absent", "What this page does not show", *lines) if lines else ""
+
+
+def _contents(titles: Sequence[tuple[str, str]]) -> str:
+    items = "".join(f'<li><a href="#{ident}">{escape(title)}</a></li>' for ident, title in titles)
+    return f'<nav aria-label="Contents"><ol>{items}</ol></nav>{_DIGITS}'
+
+
+def _body(sources: Sources, detail: _Detail) -> str:
+    palette = Palette(sources.variants)
+    start = _first_record(sources)
+    incomplete = [sources.name(panel, point) for panel, point, record in sources.kept if not record.complete]
+    asked = sources.asked or ["What do these runs show?"]
+    lines = answer(sources.panels, any(_belongs(panel) for panel in sources.panels))
+    opening = section("asked", "What was asked", *map(paragraph, asked))
+    found = section(
+        "answer",
+        "The answer",
+        f'<ul class="answer">{"".join(f"<li>{_emphasised(line)}</li>" for line in lines)}</ul>',
+        paragraph("Accuracy is not predicted here: no outcome model is part of this version."),
+        *(
+            warning(f"{name}: the run was not completed; its numbers are of what it did.")
+            for name in incomplete
+        ),
+    )
+    sections: list[tuple[str, str, str]] = [("evidence", "On what evidence", evidence(sources))]
+    sections += [(panel.ident, panel.title, _panel(panel, sources, palette)) for panel in sources.panels]
+    for ident, title, content in (
+        ("memory", "KV over time", over_time(sources, start)),
+        ("timelines", "A few tasks, step by step", timelines(sources, start)),
+        ("audit", "Audit of evictions", audit(sources, start, detail.audit_rows)),
+        ("distributions", "Distributions", distributions(sources, palette)),
+        ("provenance", "Provenance", provenance(sources)),
+    ):
+        sections.append((ident, title, section(ident, title, content)))
+    if absent := _absent(sources):
+        sections.append(("absent", "What this page does not show", absent))
+    contents = _contents([("answer", "The answer"), *((ident, title) for ident, title, _ in sections)])
+    return "\n".join([opening, found, contents, *(content for *_, content in sections)])
+
+
+def _page(sources: Sources, detail: _Detail) -> str:
+    title = sources.title or _title(sources)
+    return string.Template(_asset("page.html")).substitute(
+        title=escape(title),
+        held=escape(HELD),
+        css=_asset("page.css"),
+        body=_body(sources, detail),
+        version=escape(__version__),
+        plotly=get_plotlyjs(),
+        script=_asset("page.js"),
+    )
+
+
+def _emphasised(line: str) -> str:
+    """The head of a sentence, up to its colon or question mark, in bold."""
+    ends = [line.index(mark) + 1 for mark in (": ", "? ") if mark in line]
+    return (
+        f"<strong>{unbroken(line[: min(ends)])}</strong>{unbroken(line[min(ends) :])}"
+        if ends
+        else unbroken(line)
+    )
+
+
+def _title(sources: Sources) -> str:
+    names = sources.variants
+    return (
+        f"{names[0]}: one run"
+        if len(names) == 1
+        else f"{len(names)} policies compared"
+        if names
+        else "An empty report"
+    )
+
+
+def build_page(sources: Sequence[Path]) -> str:
+    """One HTML page of at most 8 MB (UTF-8) from record and study directories; it opens without a network.
+
+    Records that are many or long are shown more coarsely, with every peak kept, until the page fits.
+    RecordError where a directory holds neither a record nor a study; InputError where nothing is given or
+    nothing makes it fit.
+    """
+    if not sources:
+        raise InputError("report: no directory given; give the --output-dir of at least one run or study")
+    for detail in _DETAILS:
+        page = _page(load(sources, detail.pieces), detail)
+        if len(page.encode()) <= MAX_BYTES:
+            return page
+    raise InputError(
+        f"report: {len(sources)} sources do not fit a page of {MAX_BYTES / 1e6:g} MB; give fewer, or keep fewer records in the study"
+    )

@@ -1,0 +1,102 @@
+"""Where every number comes from: scenario, versions, traces, profile, ranges left, assumptions, commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from sqsim.report.markup import badge, badged, details, escape, missing, table, value_cell
+from sqsim.report.sources import Sources
+
+
+def flat(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a JSON object with its dotted path."""
+    if isinstance(content, dict) and content:
+        for key, value in content.items():
+            yield from flat(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(content, list) and any(isinstance(item, (dict, list)) for item in content):
+        for place, item in enumerate(content):
+            yield from flat(item, f"{path}[{place}]")
+    else:
+        yield path, content
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return badged(", ".join(map(str, value)) if isinstance(value, list) else json.dumps(value)) or "none"
+    return badged(value) if isinstance(value, str) else value_cell(value)
+
+
+def _runs(sources: Sources) -> str:
+    kept = sources.kept
+    runs = {sources.name(panel, point): dict(flat(record.run)) for panel, point, record in kept}
+    keys = list(dict.fromkeys(key for run in runs.values() for key in run))
+    first = next(iter(runs.values()))
+    absent = object()
+    same = [key for key in keys if all(run.get(key, absent) == first.get(key, absent) for run in runs.values())]
+    title = "The same in every kept run" if len(runs) > 1 else "The run"
+    parts = [
+        details(
+            f"{title}: scenario, versions, trace, profile ({len(same)} values)",
+            table(["key", "value"], [[escape(key), _text(first[key])] for key in same], title, "data keys"),
+            opened=False,
+        )
+    ]
+    if differing := [key for key in keys if key not in same]:
+        rows = [
+            [escape(name), *(_text(run[key]) if key in run else "—" for key in differing)]
+            for name, run in runs.items()
+        ]
+        parts.append(
+            details(
+                f"What differs from run to run ({len(differing)} values)",
+                table(["run", *map(escape, differing)], rows, "What differs from run to run", "data keys"),
+            )
+        )
+    return "".join(parts)
+
+
+def _ranges(sources: Sources) -> str:
+    left: dict[str, int] = {}
+    for _, _, record in sources.kept:
+        for name, count in (record.run.get("out_of_range") or {}).items():
+            left[name] = left.get(name, 0) + int(count)
+    if not sources.kept:
+        return ""
+    if not left:
+        return "<p>No kept run left the ranges over which its cost profile was measured.</p>"
+    rows = [[escape(name), value_cell(count)] for name, count in sorted(left.items())]
+    label = "Steps outside the range over which a term was measured"
+    return f"<p>Beyond these ranges step times are extrapolated:</p>{table(['term', 'steps, all kept runs'], rows, label, 'data keys')}"
+
+
+def _assumed(sources: Sources) -> str:
+    found: dict[str, set[str]] = {}
+    for _, _, record in sources.kept:
+        values = dict(flat(record.run.get("scenario") or {}))
+        for name in record.run.get("assumed") or []:
+            found.setdefault(str(name), set()).add(json.dumps(values.get(str(name))))
+    if not found:
+        return ""
+    items = "".join(
+        f"<li><code>{escape(name)}</code> = {escape(', '.join(sorted(values)))} {badge('assumed')}</li>"
+        for name, values in sorted(found.items())
+    )
+    return f"<p>Values that no record has calibrated yet:</p><ul>{items}</ul>"
+
+
+def _commands(sources: Sources) -> str:
+    lines = list(sources.commands)
+    lines.append(f"sqsim report {' '.join(str(path) for path in sources.paths)} -o page.html")
+    return f"<p>To make this page again:</p><pre>{escape(chr(10).join(lines))}</pre>"
+
+
+def provenance(sources: Sources) -> str:
+    """Everything of run.json, once where it is common, and the commands."""
+    body = (
+        _runs(sources)
+        if sources.kept
+        else missing("No source keeps a full record, so no scenario can be shown.")
+    )
+    return _assumed(sources) + _ranges(sources) + body + _commands(sources)
