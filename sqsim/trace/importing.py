@@ -12,7 +12,7 @@ from sqsim.draws import generator
 from sqsim.errors import TraceError
 from sqsim.trace.checks import Checks
 from sqsim.trace.formats import FORMATS
-from sqsim.trace.formats.base import Format, Notes, Options, SourceFile
+from sqsim.trace.formats.base import Filling, Format, Notes, Options, SourceFile
 from sqsim.trace.formats.sqtrace import is_sqtrace, read_sqtrace
 from sqsim.trace.latency import tool_latency_s
 from sqsim.trace.references import synthesise_uses
@@ -34,12 +34,20 @@ class ImportReport:
 
 
 def import_files(
-    paths: Sequence[str | Path], format_name: str = "auto", options: Options | None = None
+    paths: Sequence[str | Path],
+    format_name: str = "auto",
+    *,
+    references: Filling = "synthesise",
+    timing: Filling = "synthesise",
+    seed: int = 0,
+    licence: str | None = None,
 ) -> ImportReport:
     """Import files and directories, in the order given; ids must be new across all of them.
 
-    In a directory, files that no importer recognises are left out and counted. Raises `TraceError`.
+    In a directory, files that no importer recognises are left out and counted. References and tool latencies
+    that a file lacks are drawn (keyed by `seed`), or with "none" left absent. Raises `TraceError`.
     """
+    options = Options(references=references, timing=timing, seed=seed, licence=licence)
     report = ImportReport()
     notes: Notes = Counter()
     report.tasks = list(_imported([Path(path) for path in paths], format_name, options, notes, report.evidence))
@@ -53,19 +61,18 @@ def import_files(
 def stream(path: str | Path) -> Iterator[Task]:
     """The tasks of one file or directory as a stream; what an import changed is logged at its end."""
     notes: Notes = Counter()
-    yield from _imported([Path(path)], "auto", None, notes, [])
+    yield from _imported([Path(path)], "auto", Options(), notes, [])
     for note, times in sorted(notes.items()):
         _log.warning("%s: %s (%d times)", path, note, times)
 
 
 def _imported(
-    paths: Sequence[Path], format_name: str, options: Options | None, notes: Notes, evidence: list[str]
+    paths: Sequence[Path], format_name: str, options: Options, notes: Notes, evidence: list[str]
 ) -> Iterator[Task]:
     if format_name not in {"auto", SCHEMA, *FORMATS}:
         raise TraceError(
             f"format {format_name!r} does not exist", fix=f"choose auto, {SCHEMA} or {', '.join(FORMATS)}"
         )
-    options = options or Options()
     checks = Checks()
     for path in paths:
         count = 0

@@ -30,12 +30,16 @@ HEAD_VALUES = 32
 """Values that an importer sees of a file before it says whether the file is its own."""
 
 
+Filling = Literal["synthesise", "none"]
+"""What to do about what a file lacks: draw it, or leave it absent."""
+
+
 @dataclass(frozen=True)
 class Options:
     """How to fill in what a file lacks."""
 
-    references: Literal["synthesise", "none"] = "synthesise"
-    timing: Literal["synthesise", "none"] = "synthesise"
+    references: Filling = "synthesise"
+    timing: Filling = "synthesise"
     seed: int = 0
     licence: str | None = None
 
