@@ -6,6 +6,7 @@ sub-agent's line follows its parent's.
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from sqsim.errors import TraceError
@@ -131,12 +132,18 @@ def _blocks(question: Question) -> None:
 
 def _token_ids(part: Strict, where: str) -> None:
     """Where token ids are given, there are as many as the count beside them says."""
-    for name in type(part).model_fields:
-        if name == "token_ids" or name.endswith("_token_ids"):
-            ids = getattr(part, name)
-            count = getattr(part, name.removesuffix("token_ids") + "tokens")
-            if ids is not None and len(ids) != count:
-                raise _fault(f"{where}{name}", f"{len(ids)} ids for {count} tokens", "give one id a token")
+    for name in _id_fields(type(part)):
+        ids = getattr(part, name)
+        if ids is None:
+            continue
+        count = getattr(part, name.removesuffix("token_ids") + "tokens")
+        if len(ids) != count:
+            raise _fault(f"{where}{name}", f"{len(ids)} ids for {count} tokens", "give one id a token")
+
+
+@cache
+def _id_fields(kind: type[Strict]) -> tuple[str, ...]:
+    return tuple(name for name in kind.model_fields if name == "token_ids" or name.endswith("_token_ids"))
 
 
 def _cursors(task: Task) -> None:

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from sqsim.draws import generator
-from sqsim.errors import TraceError
+from sqsim.errors import InputError, TraceError
 from sqsim.trace.checks import Checks
 from sqsim.trace.formats import FORMATS
 from sqsim.trace.formats.base import Filling, Format, Notes, Options, SourceFile
@@ -23,22 +24,29 @@ _log = logging.getLogger(__name__)
 _SUFFIXES = {".json", ".jsonl", ".ndjson"}
 
 
+class Evidence(NamedTuple):
+    """A file and why it was taken for what it is: `weka_trace: one object with id, ...`."""
+
+    path: str
+    text: str
+
+
 @dataclass
 class ImportReport:
-    """What an import found: the tasks, why each file was taken for what it is, and what had to be changed."""
+    """What an import found: the tasks, what each file was taken for, and what had to be changed."""
 
     tasks: list[Task] = field(default_factory=list)
-    evidence: list[str] = field(default_factory=list)  # one line a file
+    evidence: list[Evidence] = field(default_factory=list)
     warnings: dict[str, int] = field(default_factory=dict)  # what, and how often
     carries: dict[str, dict[str, int]] = field(default_factory=dict)  # kind -> how -> tasks
 
 
 def import_files(
     paths: Sequence[str | Path],
-    format_name: str = "auto",
+    format: str = "auto",  # noqa: A002 - the flag's name
     *,
-    references: Filling = "synthesise",
-    timing: Filling = "synthesise",
+    references: str = "synthesise",
+    timing: str = "synthesise",
     seed: int = 0,
     licence: str | None = None,
 ) -> ImportReport:
@@ -47,15 +55,22 @@ def import_files(
     In a directory, files that no importer recognises are left out and counted. References and tool latencies
     that a file lacks are drawn (keyed by `seed`), or with "none" left absent. Raises `TraceError`.
     """
-    options = Options(references=references, timing=timing, seed=seed, licence=licence)
+    options = Options(_filling("references", references), _filling("timing", timing), seed, licence)
     report = ImportReport()
     notes: Notes = Counter()
-    report.tasks = list(_imported([Path(path) for path in paths], format_name, options, notes, report.evidence))
+    report.tasks = list(_imported([Path(path) for path in paths], format, options, notes, report.evidence))
     report.warnings = dict(sorted(notes.items()))
     for kind in Carries.model_fields:
         counts = Counter(getattr(task.carries, kind) for task in report.tasks)
         report.carries[kind] = dict(sorted(counts.items()))
     return report
+
+
+def _filling(name: str, value: str) -> Filling:
+    fillings: dict[str, Filling] = {"synthesise": "synthesise", "none": "none"}
+    if value not in fillings:
+        raise InputError(f"{name} {value!r} does not exist; choose {' or '.join(fillings)}")
+    return fillings[value]
 
 
 def stream(path: str | Path) -> Iterator[Task]:
@@ -67,7 +82,7 @@ def stream(path: str | Path) -> Iterator[Task]:
 
 
 def _imported(
-    paths: Sequence[Path], format_name: str, options: Options, notes: Notes, evidence: list[str]
+    paths: Sequence[Path], format_name: str, options: Options, notes: Notes, evidence: list[Evidence]
 ) -> Iterator[Task]:
     if format_name not in {"auto", SCHEMA, *FORMATS}:
         raise TraceError(
@@ -81,8 +96,8 @@ def _imported(
             if kind is None:
                 notes["a file of no known format was left out"] += 1
                 continue
-            for task in _tasks(file, kind, options, notes):
-                yield checks.task(task, file=file.path)
+            for task in _tasks(file, kind, options, notes, checks):
+                yield task
                 count += 1
         if not count:
             raise TraceError(
@@ -105,19 +120,19 @@ def _files(path: Path) -> Iterator[SourceFile]:
 
 
 def _recognise(
-    file: SourceFile, format_name: str, evidence: list[str], *, required: bool
+    file: SourceFile, format_name: str, evidence: list[Evidence], *, required: bool
 ) -> Format | str | None:
     """The file's format, SCHEMA for our own; None if no importer knows it and none has to."""
     if format_name != "auto":
-        evidence.append(f"{file.path}: {format_name}: as told")
+        evidence.append(Evidence(str(file.path), f"{format_name}: as told"))
         return FORMATS.get(format_name, SCHEMA)
     if is_sqtrace(file.path):
-        evidence.append(f"{file.path}: {SCHEMA}: the first line says schema {SCHEMA}")
+        evidence.append(Evidence(str(file.path), f"{SCHEMA}: the first line says so"))
         return SCHEMA
     for known in FORMATS.values():
         found = known.evidence(file.head)
         if found is not None:
-            evidence.append(f"{file.path}: {known.name}: {found}")
+            evidence.append(Evidence(str(file.path), f"{known.name}: {found}"))
             return known
     if required:
         first = file.head[0]
@@ -132,15 +147,17 @@ def _recognise(
     return None
 
 
-def _tasks(file: SourceFile, kind: Format | str, options: Options, notes: Notes) -> Iterator[Task]:
+def _tasks(
+    file: SourceFile, kind: Format | str, options: Options, notes: Notes, checks: Checks
+) -> Iterator[Task]:
     if isinstance(kind, str):
-        yield from read_sqtrace(file.path)
+        yield from read_sqtrace(file.path, checks)
         return
-    empty = True
     file.licence = options.licence
+    empty = True
     for task in kind.tasks(file, notes):
         empty = False
-        yield filled(task, options)
+        yield checks.task(filled(task, options), file=file.path)
     if empty:
         raise TraceError("the file holds no task", file=file.path, fix="an empty trace is not a trace")
 

@@ -18,10 +18,8 @@ _SHOWN = 60
 """Characters of a wrong value that a message quotes."""
 
 
-def read_sqtrace(path: str | Path) -> Iterator[Task]:
+def read_sqtrace(path: Path, checks: Checks) -> Iterator[Task]:
     """The tasks of one sqtrace/1 file, checked one by one as they are read."""
-    path = Path(path)
-    checks = Checks()
     empty = True
     for number, line in lines(path):
         yield checks.task(parse_task(line, file=path, line=number), file=path, line=number)
