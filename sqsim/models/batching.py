@@ -1,111 +1,395 @@
-"""The scheduler: one round forms one batch (RULES.md)."""
+"""The scheduler: one round forms one batch, as SGLang 0.5.23 does (RULES.md).
+
+Where each rule lives:
+    batching.py        1-8 the round, what is tried when, rows; 20-24 mixed chunks, decode, stop tokens seen late;
+                       29, 42-44 results, aborts, no overlap
+    admission.py       9-15, 17-19 the admission test and chunks; 32 (refresh), 37 queue order; 38 window test
+    kv_cache.py        10, 25-28, 31 matching, publishing, freeing, reclaiming; 39-41 for rows
+    pool.py            8 rows; 38 both pools; 39 sliding a row's window
+    radix.py           26, 28, 30-33 the tree, splits, recency, eviction
+    sliding_window.py  39-41 window slots in the tree
+    session.py         36 sessions; release, drop and fork of our plugin
+    retraction.py      34, 35 retraction and the new-token ratio
+    audit.py           conservation (DESIGN.md, law 2), by an independent walk
+Rule 16 (radix cache disabled) does not occur here: there is always a tree.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
+from sqsim.models.admission import AdmissionPass, QueueOrder, Verdict
+from sqsim.models.audit import audit
+from sqsim.models.batch import Batch, Mode, PrefillRow, Result, Round, Usage
+from sqsim.models.kv_cache import KvCache
+from sqsim.models.limits import SLIDE_INTERVAL, Limits
 from sqsim.models.request import Request
+from sqsim.models.retraction import NewTokenRatio, retract
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What bounds the scheduler; sizes in tokens, defaults as SGLang 0.5.23 has them."""
-
-    kv_capacity: int
-    swa_capacity: int | None = None
-    swa_window: int | None = None  # the model's sliding_window - 1
-    page_size: int = 1
-    max_running: int = 256
-    chunked_prefill: int = 8192
-    max_prefill_tokens: int = 16384
-    schedule_conservativeness: float = 1.0
-    context_length: int = 131072
-    mixed_chunk: bool = False
-    schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
-    overlap: bool = True
-    release_idle_sessions: bool = False
-    refresh_calls: int = 0
-
-
-class PrefillRow(NamedTuple):
-    """One request's part of a prefill: `extend` new tokens behind `prefix` tokens that have KV."""
-
-    request: Request
-    extend: int
-    prefix: int
-
-
-@dataclass(slots=True)
-class Batch:
-    """One forward step; `requests` in row order."""
-
-    mode: Literal["extend", "mixed", "decode"]
-    number: int
-    requests: list[Request] = field(default_factory=list)
-    prefill: list[PrefillRow] = field(default_factory=list)
-    decoding: list[Request] = field(default_factory=list)
-    decode_context: int = 0
-    decode_window: int = 0
-    reclaimed: int = 0
-    released_sessions: int = 0
-    retracted: list[Request] = field(default_factory=list)
-
-
-class Result(NamedTuple):
-    """What a processed batch brought: first tokens and ends."""
-
-    started: list[Request]
-    finished: list[Request]
-
-
-class Usage(NamedTuple):
-    """Full-attention slots by holder; the first five sum to the capacity."""
-
-    running: int
-    idle_sessions: int
-    aux: int
-    tree_evictable: int
-    free: int
-    swa_used: int
+__all__ = ["Batch", "Limits", "PrefillRow", "Result", "Round", "Scheduler", "Usage"]
 
 
 class Scheduler:
-    """Forms batches as SGLang 0.5.23 does."""
+    """Forms batches round by round.
+
+    Round k is `next_batch()`, then the launch, then `process_result` of batch k-1 (with overlap) or k (without).
+    `ended` collects requests that ended elsewhere than in a result: aborted in the queue or between two chunks, or
+    out of memory when alone; the caller empties it.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.kv = KvCache(limits)
         self.waiting: list[Request] = []
         self.running: list[Request] = []
-        self.ratio = 0.0
+        self.full = False  # admission is closed until a running request leaves (rules 6, 7)
+        self.chunked: Request | None = None
+        self.ended: list[Request] = []
+        self.round = Round()
+        self._order = QueueOrder(self.kv, limits)
+        self._ratio = NewTokenRatio(limits)
+        self._last: Batch | None = None  # the batch of the previous round
+        self._pending: Batch | None = None  # the batch whose result is not in yet
+        self._launched = 0
+        self._abort_chunk = False
+        self._left = False  # did a running request end since the last round?
+
+    @property
+    def ratio(self) -> float:
+        """The new-token ratio (rule 34)."""
+        return self._ratio.value
+
+    @property
+    def refresh_calls(self) -> int:
+        """The phase of the 32-pass counter (rule 32); settable, for logs that leave out idle rounds."""
+        return self._order.refresh_calls
+
+    @refresh_calls.setter
+    def refresh_calls(self, calls: int) -> None:
+        self._order.refresh_calls = calls
+
+    # What comes from outside.
 
     def submit(self, request: Request) -> None:
-        raise NotImplementedError
+        """Append a request to the queue; its `max_new_tokens` is capped so that it fits when alone (rule 13)."""
+        limits, n_in = self.limits, request.n_in
+        room = min(
+            min(limits.context_length, limits.kv_capacity) - 1 - n_in - 1,
+            limits.kv_capacity - self.kv.pool.ceil(n_in) - limits.page_size - 1,
+        )
+        request.max_new_tokens = max(0, min(request.max_new_tokens, room))
+        # With a cap of 0 the first token still comes out, and ends it.
+        request.ends_at = max(1, min(request.says, request.max_new_tokens))
+        assert not request.ignore_eos or request.says >= request.max_new_tokens, (
+            f"request {request.rid} ignores stop tokens but says {request.says} < {request.max_new_tokens} tokens"
+        )
+        if request.session is not None:
+            self.kv.sessions.expect(request)
+        self.waiting.append(request)
 
     def abort(self, rid: str) -> None:
-        raise NotImplementedError
+        """End every request whose rid starts with this one, as SGLang matches them (rule 42).
+
+        Waiting ones end at once, the chunked one in the next round, running ones with their next result.
+        """
+        if self.chunked is not None and self.chunked.rid.startswith(rid):
+            self._abort_chunk = True
+        hit = [request for request in self.waiting if request.rid.startswith(rid)]
+        if hit:
+            self.waiting = [request for request in self.waiting if not request.rid.startswith(rid)]
+        for request in hit:
+            request.finish, request.lender = "abort", None
+            if request.session is not None:
+                self.kv.sessions.finish(request)
+            self.ended.append(request)
+        for request in self._in_flight():
+            if request.finish is None and request.rid.startswith(rid):
+                request.aborting, request.ends_at = True, 0
 
     def close_session(self, session: str) -> None:
-        raise NotImplementedError
+        """Free a session's KV and its hold on the prompt; at the end of its turn or forks if one is unfinished."""
+        self.kv.sessions.close(session)
 
     def drop(self, session: str, spans: Sequence[tuple[int, int]]) -> int:
-        raise NotImplementedError
+        """Cut spans out of an idle session's row in place; returns the tokens freed, 0 when it has lost its KV."""
+        return self.kv.sessions.drop(session, spans)
 
     def has_session(self, session: str) -> bool:
-        raise NotImplementedError
-
-    def next_batch(self) -> Batch | None:
-        raise NotImplementedError
-
-    def process_result(self, batch: Batch) -> Result:
-        raise NotImplementedError
+        """Whether this session holds KV now."""
+        return self.kv.sessions.get(session) is not None
 
     def became_idle(self) -> None:
-        raise NotImplementedError
+        """Nothing runs and nothing waits (rule 3)."""
+        self._ratio.reset()
+
+    # One round.
+
+    def next_batch(self) -> Batch | None:
+        """Form the next batch (rules 1-24); None when there is nothing to run this round."""
+        self.round = done = Round()
+        self.kv.evictions, self.kv.released, self._order.touched = [], 0, []
+        self._settle()
+        batch = self._prefill()
+        if batch is None and self.running:
+            batch = self._decode()
+        done.evictions, done.touched = self.kv.evictions, self._order.touched
+        done.released_sessions = self.kv.released
+        if batch is not None:
+            batch.reclaimed = sum(map(sum, done.evictions))
+            batch.released_sessions = done.released_sessions
+            batch.retracted = done.retracted or []
+        self._last = batch
+        if batch is not None:
+            self._pending = batch
+        return batch
+
+    def _settle(self) -> None:
+        """Fold the previous batch in: publish its chunk, take over its prefill rows, drop what ended (rule 4a-c)."""
+        chunk = self.chunked
+        if chunk is not None and self._abort_chunk:
+            chunk.finish = "abort"
+            self.kv.discard(chunk)
+            self.ended.append(chunk)
+            chunk = self.chunked = None
+        self._abort_chunk = False
+        if chunk is not None and chunk.extend:
+            self.kv.publish(chunk, chunk.extend_end)
+            chunk.prefix = chunk.extend_end
+        last = self._last
+        if not self.running:
+            self.full = False  # rule 7: the flag belonged to a list that a new one replaces
+        if last is not None and last.mode != "decode":
+            joining = [
+                r for r in last.requests if r.finish is None and r is not chunk and r is not last.chunked
+            ]
+            if len(joining) < len(last.requests):
+                self.full = False
+            self.running = self.running + joining
+        if self._left:
+            self._left = False
+            still = [request for request in self.running if request.finish is None]
+            if len(still) < len(self.running):
+                self.running, self.full = still, False
+
+    def _prefill(self) -> Batch | None:
+        """Try to form a prefill batch (rules 5-20)."""
+        limits, running = self.limits, self.running
+        if self.kv.pool.hybrid or not running:
+            self.full = False
+        if (self.full or not self.waiting) and self.chunked is None:
+            return None
+        if self.chunked is None and (
+            len(running) >= limits.max_running or not (self.kv.pool.rows_free or limits.release_idle_sessions)
+        ):
+            self.full = True
+            return None
+        self._order.arrange(self.waiting)
+        entering = AdmissionPass(self.kv, limits, running, self.ratio)
+        if self.chunked is not None and not entering.resume(self.chunked):
+            self.chunked = None
+        self._admit_waiting(entering)
+        self.round.tests = entering.tests
+        admitted = entering.admitted
+        if not admitted:
+            return None
+        inside = set(admitted)
+        self.waiting = [request for request in self.waiting if request not in inside]
+        if entering.chunked is not None:
+            self.chunked = entering.chunked
+        if self.chunked is not None:
+            self.chunked.middle_chunks += 1
+        self.kv.allocate(admitted)
+        batch = self._launch("extend", admitted)
+        batch.chunked = self.chunked
+        for request in admitted:
+            if not request.retractions and not request.prefill_chunks:
+                request.cached_tokens = request.prefix
+            request.prefill_chunks += 1
+            request.computed_tokens += request.extend
+            request.retracted, request.decode_steps = False, 0
+            batch.prefill.append(PrefillRow(request, request.extend, request.prefix))
+        if limits.mixed_chunk and running:
+            self._ride_along(batch)
+        return batch
+
+    def _admit_waiting(self, entering: AdmissionPass) -> None:
+        """Admit waiting requests in queue order up to the first refusal (rules 6, 9, 15)."""
+        for request in self.waiting:
+            if entering.budget.state() is Verdict.OTHER:
+                return
+            if not self._seat(entering.admitted, request):
+                self.full = True
+            if self.full:
+                return
+            verdict = entering.consider(request, may_chunk=self.chunked is None)
+            if verdict is Verdict.NO_TOKEN:
+                self.full = bool(entering.admitted or self.running)
+            if verdict is not Verdict.CONTINUE:
+                return
+
+    def _seat(self, admitted: list[Request], request: Request) -> bool:
+        """Whether there is a row for one more request (rules 6, 8).
+
+        SGLang counts a new row for a session's turn although it brings its own; with the plugin it does not, and an
+        idle session may go to make a row free.
+        """
+        if len(admitted) >= self.limits.max_running - len(self.running):
+            return False
+        held = sum(1 for r in admitted if r.row is not None and r.row.held)
+        if len(admitted) < self.kv.pool.rows_free + held:
+            return True
+        if not self.limits.release_idle_sessions:
+            return False
+        brings_row = request.role == "main" and self.kv.sessions.get(request.session) is not None
+        return brings_row or self.kv.release_oldest(request)
+
+    def _ride_along(self, batch: Batch) -> None:
+        """Mixed chunk: the running requests add one token each to a prefill batch, if that fits (rule 20)."""
+        riding = self._without_finishing()
+        if riding and self.kv.room_for_decode(riding):
+            batch.mode, batch.requests = "mixed", batch.requests + riding
+            self._advance(batch, riding)
+            self.running = []
+
+    def _decode(self) -> Batch | None:
+        """One token for every running request, retracting some if need be (rules 21-24, 34)."""
+        before = len(self.running)
+        running = self._without_finishing()
+        if not running:
+            return None
+        if self.kv.room_for_decode(running):
+            self._ratio.decay()
+        elif len(running) < before:
+            return None  # what the requests about to finish give back is awaited
+        else:
+            running, retracted, failed = retract(self.kv, running)
+            self.round.retracted = retracted
+            self._ratio.learn(running)
+            self.running, self.full = running, False
+            self.waiting = self.waiting + retracted
+            if failed is not None:
+                self.ended.append(failed)
+            if not running:
+                return None
+        batch = self._launch("decode", running)
+        self._advance(batch, running)
+        return batch
+
+    def _without_finishing(self) -> list[Request]:
+        """Running requests whose pending result will not end them by length; the others leave (rule 22)."""
+        pending = self._pending
+        if self.limits.overlap and pending is not None:
+            number = pending.number
+            staying = [
+                request
+                for request in self.running
+                if request.launched != number or request.n_out + 1 < request.max_new_tokens
+            ]
+            if len(staying) < len(self.running):
+                self.running, self.full = staying, False
+        return self.running
+
+    def _launch(self, mode: Mode, requests: list[Request]) -> Batch:
+        self._launched += 1
+        for request in requests:
+            request.launched = self._launched
+        return Batch(mode, self._launched, requests)
+
+    def _advance(self, batch: Batch, requests: list[Request]) -> None:
+        """Take one slot for every request and count what the step reads."""
+        kv, pool, page = self.kv, self.kv.pool, self.limits.page_size
+        if pool.hybrid:
+            reach = pool.window + SLIDE_INTERVAL + 1
+            for request in requests:
+                if request.n_in + request.n_out - reach >= request.row.slid:  # type: ignore[union-attr]
+                    kv.slide(request)
+        kv.make_room(len(requests) * page)
+        lengths = batch.lengths
+        pages = 0
+        for request in requests:
+            row = request.row
+            assert row is not None
+            length = row.length
+            if not length % page:
+                pages += 1
+            row.length = length = length + 1
+            lengths.append(length)
+            request.decode_steps += 1
+            request.launched = batch.number
+        pool.take(pages * page)
+        batch.decoding = requests
+        batch.decode_context = sum(lengths)
+        if self.limits.swa_window is not None:
+            reach = self.limits.swa_window + 1
+            batch.decode_window = sum([min(length, reach) for length in lengths])
+
+    # Results.
+
+    def process_result(self, batch: Batch) -> Result:
+        """Account for one token of every request in the batch (rules 23, 25, 27-29, 42)."""
+        if self._pending is batch:
+            self._pending = None
+        result = Result([], [])
+        for request, _, _ in batch.prefill:
+            if request.retracted or (request.finish is not None and not request.middle_chunks):
+                continue
+            if request.middle_chunks:
+                request.middle_chunks -= 1
+                continue
+            self._commit(request, result)
+            if request.finish is None:
+                self.kv.publish(request, request.extend_end)
+                request.prefix = request.extend_end
+        for request in batch.decoding:
+            if request.finish is None and not request.retracted:
+                request.n_out += 1
+                if request.n_out == 1 or request.n_out >= request.ends_at:
+                    request.n_out -= 1
+                    self._commit(request, result)
+        return result
+
+    def _commit(self, request: Request, result: Result) -> None:
+        """One more token is out."""
+        request.n_out += 1
+        if request.n_out == 1:
+            result.started.append(request)
+        if request.n_out < request.ends_at:
+            return
+        if request.aborting:
+            request.finish = "abort"
+        else:
+            by_stop = not request.ignore_eos and request.says < request.max_new_tokens
+            request.finish = "stop" if by_stop else "length"
+        self._left = True
+        self.kv.finish(request)
+        result.finished.append(request)
+
+    # Accounts.
 
     def usage(self) -> Usage:
-        raise NotImplementedError
+        """Who holds the pool now; costs no walk."""
+        kv, pool = self.kv, self.kv.pool
+        idle = kv.sessions.idle_tokens + kv.sessions.closed_tokens()
+        aux = sum(pool.owned(request.row) for request in kv.aux if request.row is not None)
+        evictable = kv.tree.evictable
+        return Usage(
+            running=pool.capacity - idle - aux - evictable - pool.free,
+            idle_sessions=idle,
+            aux=aux,
+            tree_evictable=evictable,
+            free=pool.free,
+            swa_used=pool.window_capacity - kv.remaining_window(),
+        )
 
     def check(self) -> None:
-        raise NotImplementedError
+        """Audit every account by an independent walk; an AssertionError names what is off (law 2)."""
+        audit(self.kv, self.waiting, self._in_flight(), self.limits)
+
+    def _in_flight(self) -> list[Request]:
+        """Requests that hold KV: running, just prefilled, or between two chunks."""
+        requests = list(self.running)
+        if self._last is not None:
+            requests += self._last.requests
+        if self.chunked is not None:
+            requests.append(self.chunked)
+        return list(dict.fromkeys(request for request in requests if request.row is not None))

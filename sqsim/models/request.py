@@ -7,9 +7,13 @@ decoding back to waiting (RULES.md rule 34). Callers read every field; only the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from sqsim.models.tokens import Tokens, count
+from sqsim.models.tokens import Tokens, concat, count
+
+if TYPE_CHECKING:
+    from sqsim.models.pool import Row
+    from sqsim.models.session import Session
 
 Role = Literal["main", "aux"]
 Finish = Literal["stop", "length", "abort", "out_of_memory"]
@@ -19,21 +23,22 @@ Finish = Literal["stop", "length", "abort", "out_of_memory"]
 class Request:
     """A request and its progress; all counts in tokens.
 
-    `output` is what the model would say. The request ends with a stop token when all of it is out and it is
-    shorter than `max_new_tokens`, else by length; with `ignore_eos` always by length. Compared by identity.
+    `output` is what the model would say, at least one token. The request ends with a stop token when all of it is
+    out and it is shorter than `max_new_tokens`, else by length; with `ignore_eos` always by length, and `output`
+    must then reach the capped `max_new_tokens`. Compared by identity.
     """
 
     rid: str
     prompt: Tokens  # the whole context in order, for a session's later turns too
     output: Tokens
-    max_new_tokens: int  # as declared; capped when submitted (RULES.md rule 13)
+    max_new_tokens: int  # as declared; capped when submitted (rule 13)
     ignore_eos: bool = False
     role: Role = "main"
     session: str | None = None  # main: the streaming session whose next turn this is; aux: the session it forks
     fork_tokens: int | None = None  # aux in a session: reads the session's row up to here
     publish_tokens: int | None = None  # first turn of a session: how much of the prompt the tree may keep
 
-    # Progress, written by the scheduler.
+    # Progress.
     n_in: int = field(init=False)
     n_out: int = field(default=0, init=False)
     cached_tokens: int = field(default=0, init=False)  # prefix of the first admission (rule 35)
@@ -43,5 +48,43 @@ class Request:
     kv_tokens: int = field(default=0, init=False)  # KV length at the end (rule 27)
     finish: Finish | None = field(default=None, init=False)
 
+    # The scheduler's working state; nobody else's business.
+    context: Tokens = field(init=False, repr=False)  # prompt and output; what is known of it is n_in + n_out
+    says: int = field(init=False, repr=False)  # tokens in `output`
+    ends_at: int = field(
+        default=0, init=False, repr=False
+    )  # n_out that finishes it; 0 once it is to be aborted
+    row: Row | None = field(default=None, init=False, repr=False)  # the KV it runs on
+    lender: Session | None = field(
+        default=None, init=False, repr=False
+    )  # the session whose row it borrows or forks
+    prefix: int = field(default=0, init=False, repr=False)  # tokens with KV when its next extend starts
+    extend_end: int = field(default=0, init=False, repr=False)  # where that extend ends
+    branch: int | None = field(default=None, init=False, repr=False)  # publish only up to here first (rule 40)
+    middle_chunks: int = field(
+        default=0, init=False, repr=False
+    )  # launched chunks whose result brings no token
+    launched: int = field(default=-1, init=False, repr=False)  # number of the last batch it was in
+    decode_steps: int = field(default=0, init=False, repr=False)  # since its last prefill
+    retracted: bool = field(default=False, init=False, repr=False)  # its result in flight is to be dropped
+    aborting: bool = field(default=False, init=False, repr=False)
+
     def __post_init__(self) -> None:
-        self.n_in = count(self.prompt)
+        self.n_in, self.says = count(self.prompt), count(self.output)
+        assert self.n_in > 0, f"request {self.rid} has an empty prompt"
+        assert self.says > 0, f"request {self.rid} has an empty output; a generation says at least one token"
+        self.context = concat(self.prompt, self.output)
+
+    @property
+    def known(self) -> int:
+        """Tokens of the context that exist by now: what a (re-)prefill has to bring into KV."""
+        return self.n_in + self.n_out
+
+    @property
+    def extend(self) -> int:
+        """Tokens of the extend that is planned or in flight."""
+        return self.extend_end - self.prefix
+
+    def finished_tokens(self) -> int | None:
+        """How much of the output counts, None for one that was aborted or is not at its end (rule 27)."""
+        return min(self.n_out, self.max_new_tokens) if self.finish in ("stop", "length") else None

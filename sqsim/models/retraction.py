@@ -1,0 +1,71 @@
+"""Taking running requests back when decode is out of memory, and the new-token ratio this teaches (rule 34)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sqsim.models.kv_cache import KvCache
+from sqsim.models.limits import RATIO_FLOOR, RATIO_START, RATIO_STEPS, RETRACT_STEPS, Limits
+from sqsim.models.request import Request
+
+
+class Retraction(NamedTuple):
+    """Who goes on (in the order they now run), who goes back to the queue, and who fails for good."""
+
+    kept: list[Request]
+    retracted: list[Request]
+    failed: Request | None
+
+
+def retract(kv: KvCache, running: list[Request]) -> Retraction:
+    """Take back the requests with the fewest outputs, then the longest prompts, until one more token each fits.
+
+    At least one goes unless it is the only one. The last one left fails when even it does not fit.
+    """
+    kept = sorted(running, key=lambda request: (request.n_out, -request.n_in), reverse=True)
+    retracted: list[Request] = []
+    while len(kept) > 1 and (not retracted or not kv.room_for_decode(kept)):
+        request = kept.pop()
+        kv.retract(request)
+        _reset(request)
+        kv.make_room(len(kept) * RETRACT_STEPS)
+        retracted.append(request)
+    failed = None
+    if len(kept) == 1 and not kv.room_for_decode(kept):
+        failed = kept.pop()
+        failed.finish = "out_of_memory"
+        kv.discard(failed)
+        _reset(failed)
+    return Retraction(kept, retracted, failed)
+
+
+def _reset(request: Request) -> None:
+    """Forget how far its KV had come; its outputs stay, and the token in flight is dropped."""
+    request.retractions += 1
+    request.retracted = True
+    request.prefix = request.extend_end = 0
+    request.branch = None
+    request.middle_chunks = request.decode_steps = 0
+
+
+class NewTokenRatio:
+    """The share of its remaining output that admission expects a running request to produce."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._start = min(RATIO_START * limits.schedule_conservativeness, 1.0)
+        self._floor = min(self._start * RATIO_FLOOR, 1.0)
+        self._step = (self._start - self._floor) / RATIO_STEPS
+        self.value = self._start
+
+    def decay(self) -> None:
+        """A decode step went by without a retraction."""
+        self.value = max(self.value - self._step, self._floor)
+
+    def learn(self, kept: list[Request]) -> None:
+        """A retraction happened: expect what the kept requests have shown so far."""
+        said = sum(request.n_out for request in kept) + RETRACT_STEPS * len(kept)
+        self.value = min(1.0, said / (sum(request.max_new_tokens for request in kept) + 1))
+
+    def reset(self) -> None:
+        """The scheduler became idle (rule 3)."""
+        self.value = self._start

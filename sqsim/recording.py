@@ -1,0 +1,171 @@
+"""A recorded schedule on disk: reading it, with errors that name file, line, field and fix.
+
+A recording is a folder of four files (the format is described beside the recordings): `server.json` (launch arguments
+and pool sizes), `workload.json` (what was asked), `responses.json` (what came back), `steps.jsonl.gz` (every event of
+the scheduler in order).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from sqsim.errors import InputError
+from sqsim.models.limits import Limits
+from sqsim.models.request import Request
+from sqsim.models.tokens import Run, concat, count, literal
+
+T = TypeVar("T")
+
+_FILES = ("server.json", "workload.json", "responses.json", "steps.jsonl.gz")
+_WINDOW = 127  # of a hybrid recording that does not state it: sliding_window 128, as in gpt-oss
+_AGAIN = "record the run again with the schedule recorder"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One JSON object of a recording, and where it stands (`FILE` or `FILE:LINE`)."""
+
+    data: Mapping[str, Any]
+    place: str
+
+    def get(self, field: str, kind: type[T], default: T | None = None) -> T:
+        """A field of the given kind; without a default it must be there."""
+        value = self.data.get(field, default)
+        if kind is float and isinstance(value, int):
+            value = float(value)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            problem = f"is {value!r}, not of kind {kind.__name__}" if field in self.data else "is missing"
+            raise InputError(f"{self.place}: {field}: {problem}; {_AGAIN}")
+        return value
+
+    def entry(self, field: str) -> Entry:
+        """A field that is an object itself."""
+        return Entry(self.get(field, dict), f"{self.place}: {field}")
+
+    def entries(self, field: str) -> list[Entry]:
+        """A field that is a list of objects; empty when it is missing."""
+        items = self.get(field, list, [])
+        for index, item in enumerate(items):
+            if not isinstance(item, dict):
+                raise InputError(f"{self.place}: {field}[{index}]: is {item!r}, not an object; {_AGAIN}")
+        return [Entry(item, f"{self.place}: {field}[{index}]") for index, item in enumerate(items)]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a recording says the server was given; `events` reads what it did."""
+
+    directory: Path
+    limits: Limits
+    requests: Mapping[str, Entry]  # by rid: what was asked
+    responses: Mapping[str, Entry]  # by rid: what came back
+
+    def request(self, rid: str, place: str) -> Request:
+        """The request that arrives under this rid.
+
+        Its output is what the server said. What an aborted or cut request did not say is filled with tokens that
+        occur nowhere else.
+        """
+        if rid not in self.requests:
+            raise InputError(f"{place}: rid: {rid!r} is not in workload.json; {_AGAIN}")
+        asked = self.requests[rid]
+        response = self.responses.get(rid)
+        said = response.get("output_ids", list) if response is not None else []
+        ignore_eos = asked.get("ignore_eos", bool, default=False)
+        cap = asked.get("max_new_tokens", int)
+        tokens = max(1, cap if ignore_eos else asked.get("n_out", int))
+        output = literal(said[:tokens])
+        unsaid = tokens - count(output)
+        if unsaid:
+            # Recorded ids are not negative, so these never match.
+            output = concat(output, (Run(-1 - list(self.requests).index(rid), 0, unsaid),))
+        return Request(
+            rid=rid,
+            prompt=literal(asked.get("input_ids", list)),
+            output=output,
+            max_new_tokens=cap,
+            ignore_eos=ignore_eos,
+            session=asked.get("session", str) if asked.data.get("session") is not None else None,
+        )
+
+    def events(self) -> Iterator[Entry]:
+        """The events in order; `place` is the log's file and line (from 1)."""
+        path = self.directory / "steps.jsonl.gz"
+        line = 0
+        try:
+            with gzip.open(path, "rt", encoding="utf-8") as log:
+                for line, text in enumerate(log, 1):
+                    yield _parsed(text, f"{path}:{line}")
+        except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+            raise InputError(f"{path}:{line + 1}: cannot be read ({error}); {_AGAIN}") from error
+
+
+def read_recording(directory: str | Path) -> Recording:
+    """Read a recording's frame; an InputError names the file, the field and the fix."""
+    directory = Path(directory)
+    missing = [name for name in _FILES if not (directory / name).is_file()]
+    if missing:
+        inside = sorted(path.parent for path in directory.rglob("steps.jsonl.gz")) if directory.is_dir() else []
+        fix = f"try {inside[0]}" if inside else f"a recording is a folder with {', '.join(_FILES)}"
+        raise InputError(f"{directory}: no {', '.join(missing)}; {fix}")
+    server = _read(directory / "server.json")
+    workload = _read(directory / "workload.json")
+    responses = _read(directory / "responses.json")
+    return Recording(
+        directory,
+        _limits(server),
+        {asked.get("rid", str): asked for asked in workload.entries("requests")},
+        {rid: responses.entry(rid) for rid in responses.data},
+    )
+
+
+def _read(path: Path) -> Entry:
+    try:
+        return _parsed(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); {_AGAIN}") from error
+
+
+def _parsed(text: str, place: str) -> Entry:
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{place}: is no JSON ({error}); {_AGAIN}") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{place}: is {type(data).__name__}, not an object; {_AGAIN}")
+    return Entry(data, place)
+
+
+def _limits(server: Entry) -> Limits:
+    args = server.entry("launch_args")
+    hybrid = server.data.get("swa_pool_tokens") is not None
+    return Limits(
+        kv_capacity=server.get("pool_tokens", int),
+        swa_capacity=server.get("swa_pool_tokens", int) if hybrid else None,
+        swa_window=server.get("swa_window", int, _WINDOW) if hybrid else None,
+        page_size=args.get("page_size", int, 1),
+        max_running=args.get("max_running_requests", int),
+        chunked_prefill=args.get("chunked_prefill_size", int),
+        max_prefill_tokens=args.get("max_prefill_tokens", int, 16384),
+        schedule_conservativeness=args.get("schedule_conservativeness", float, 1.0),
+        context_length=args.get("context_length", int),
+        mixed_chunk=args.get("enable_mixed_chunk", bool, default=False),
+        schedule_policy=_policy(args),
+        overlap=not args.get("disable_overlap_schedule", bool, default=False),
+        refresh_calls=server.get("refresh_calls_before", int, 0),
+    )
+
+
+def _policy(args: Entry) -> Literal["fcfs", "lpm"]:
+    policy = args.get("schedule_policy", str, "fcfs")
+    if policy == "fcfs":
+        return "fcfs"
+    if policy == "lpm":
+        return "lpm"
+    raise InputError(f"{args.place}: schedule_policy: {policy!r} is not modelled; use fcfs or lpm")
