@@ -109,7 +109,7 @@ def _published() -> Trace:
         "y": [y for _, y, _ in points],
         "text": [f"published:<br>{who}" for _, _, who in points],
         # Each label on the side where no curve runs: right of the knee, left of the peak.
-        "textposition": ["bottom right", "top left"],
+        "textposition": ["bottom right", "middle left"],
         "textfont": {"size": 11, "color": published.COLOUR},
         "hovertext": [f"{published.WHERE}<br>{who}: {y:,} tok/s at {x} tasks" for x, y, who in points],
         "hoverinfo": "text",

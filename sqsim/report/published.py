@@ -47,5 +47,5 @@ WHERE = "published: gpt-oss-20b, medium effort, one H100, SGLang, FRAMES"
 
 
 def applies(*descriptions: object) -> bool:
-    """Whether published numbers belong beside a panel: only where it says that it is about FRAMES."""
-    return any("frames" in str(text).lower() for text in descriptions)
+    """Whether published numbers belong beside a panel: only where it names FRAMES or the paper."""
+    return any(word in str(text).lower() for text in descriptions for word in ("frames", "paper"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from sqsim.report import fill, published
 from sqsim.report.figure import GRID, Figure, Trace, axis, plain
@@ -115,12 +116,12 @@ def _picture(points: Sequence[Point], base: Point, palette: Palette, with_publis
         for row in range(len(shown) - 1)
     ]  # fmt: skip
     layout = {
-        "xaxis": axis(f"change against {base.variant} (%)", zeroline=True, zerolinewidth=2),
+        "xaxis": axis("change (%)", zeroline=True, zerolinewidth=2),
         "yaxis": axis(
             "",
             range=[len(shown) - 0.5, -0.5],
             tickvals=list(range(len(shown))),
-            ticktext=[plain(measure.name) for measure in shown],
+            ticktext=["<br>".join(map(plain, wrap(measure.name, 18))) for measure in shown],
             showgrid=False,
             zeroline=False,
         ),
