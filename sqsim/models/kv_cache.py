@@ -65,6 +65,7 @@ class KvCache:
         if lender is None:
             request.row = Row(request.prefix, request.prefix, lock=self.tree.lock(node))
         elif request.role == "main":
+            self.sessions.resume(lender, request)
             request.row = lender.row
         else:
             request.row = Row(request.prefix, request.prefix)
@@ -79,7 +80,7 @@ class KvCache:
         for request in requests:
             row = request.row
             assert row is not None
-            if request.role == "main" and request.session is not None and self._turn_starts(request):
+            if request.role == "main" and request.session is not None and request.lender is None:
                 self.sessions.start(request)
             self.pool.extend(row, request.extend_end)
 
@@ -228,9 +229,6 @@ class KvCache:
             self.pool.slide(row, length, self._window_floor(request))
 
     # Details.
-
-    def _turn_starts(self, request: Request) -> bool:
-        return request.lender is None or request.lender.turn is not request
 
     def _window_floor(self, request: Request) -> int | None:
         if request.session is None or request.role == "aux":

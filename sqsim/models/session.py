@@ -85,17 +85,18 @@ class Sessions:
             self.idle_tokens -= before - self._pool.owned(row)
         return prefix
 
+    def resume(self, session: Session, request: Request) -> None:
+        """A later turn was admitted: the session is busy."""
+        self._wake(session)
+        session.turn, session.content = request, request.context
+
     def start(self, request: Request) -> None:
-        """A turn was admitted: it continues on the session's row, or its new row becomes the session's."""
+        """A first turn gets its slots: its row becomes the session's."""
         assert request.session is not None
         assert request.row is not None
-        session = request.lender
-        if session is None:
-            session = Session(request.session, request.row, request.context, publishes=True, turn=request)
-            self._slots[session.name] = request.lender = session
-        else:
-            self._wake(session)
-            session.turn, session.content = request, request.context
+        assert request.session not in self._slots, f"session {request.session} has a row already"
+        session = Session(request.session, request.row, request.context, publishes=True, turn=request)
+        self._slots[session.name] = request.lender = session
 
     def publish_limit(self, request: Request) -> int | None:
         """How much of its prompt a turn may publish; None: all of it."""
