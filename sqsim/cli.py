@@ -220,7 +220,7 @@ def lockstep_command(
     """
     reports = [(path, replay(path)) for path in recordings]
     if as_json:
-        print_json([{"recording": str(path), **report.to_json()} for path, report in reports])
+        print_json([report.to_json() for path, report in reports])
     else:
         columns = ["recording", "rounds", "batches", "evicted leaves", "retractions", "differences"]
         print_rows(

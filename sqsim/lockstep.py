@@ -8,7 +8,7 @@ those of the machine that recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,6 +50,15 @@ class Report:
     @property
     def same(self) -> bool:
         return not self.differences
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON values; what was logged and simulated as text."""
+        plain = asdict(self)
+        plain["differences"] = [
+            {**each._asdict(), "logged": str(each.logged), "simulated": str(each.simulated)}
+            for each in self.differences
+        ]
+        return plain
 
 
 def replay(directory: str | Path) -> Report:

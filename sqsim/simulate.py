@@ -85,6 +85,13 @@ class _Setup:
             tensor_parallel=engine.tensor_parallel,
             override=engine.kv_capacity,
         )
+        self.cost = CostModel(
+            self.profile,
+            self.geometry,
+            self.hardware,
+            tensor_parallel=engine.tensor_parallel,
+            kv_dtype=engine.kv_dtype,
+        )
         self.hybrid = self.capacity.swa_tokens is not None
         self.tasks = _read(scenario.trace_paths)
         self.roots = instances(self.tasks, scenario.tasks, resample=scenario.resample, seed=scenario.seed)
@@ -114,19 +121,12 @@ class _Setup:
     def run(self, progress: Progress | None) -> tuple[Tables, StepLog]:
         scenario, engine_keys = self.scenario, self.scenario.engine
         env = simpy.Environment()
-        cost = CostModel(
-            self.profile,
-            self.geometry,
-            self.hardware,
-            tensor_parallel=engine_keys.tensor_parallel,
-            kv_dtype=engine_keys.kv_dtype,
-        )
-        log = StepLog(cost, hybrid=self.hybrid)
+        log = StepLog(self.cost, hybrid=self.hybrid)
         sessions = engine_keys.cache == "session"
         limits = Limits(
             kv_capacity=self.capacity.full_tokens,
             swa_capacity=self.capacity.swa_tokens,
-            swa_window=self.geometry.window - 1 if self.hybrid and self.geometry.window else None,
+            swa_window=self.geometry.window - 1 if self.geometry.window else None,
             page_size=engine_keys.page_size,
             max_running=engine_keys.max_running,
             chunked_prefill=engine_keys.chunked_prefill,
@@ -134,7 +134,7 @@ class _Setup:
             context_length=self.context_length,
             release_idle_sessions=sessions,
         )
-        engine = Engine(env, Scheduler(limits), cost, log)
+        engine = Engine(env, Scheduler(limits), self.cost, log)
         tables, segments = Tables(), Segments()
         numbers = iter(range(10**12))
         ended = 0
@@ -230,7 +230,7 @@ class _Setup:
                 "how": self.capacity.how,
             },
             "context_length": self.context_length,
-            "profile": _profile(self.profile),
+            "profile": {**_profile(self.profile), "also_derived": list(self.cost.notes)},
             "assumed": scenario.assumed(),
             "out_of_range": dict(sorted(log.out_of_range.items())),
         }

@@ -196,7 +196,10 @@ def _filled(panel: PanelFile, study: StudyFile, base: Path) -> PanelFile:
     def peak(capacity: int | None) -> tuple[float, int]:
         more = {} if capacity is None else {"engine.kv_capacity": capacity}
         found = metrics(simulate(_scenario(panel, {**changes, **more}, base)))
-        return float(found["kv_usage_peak"]), int(found["kv_capacity_tokens"])
+        usage, tokens = found["kv_usage_peak"], found["kv_capacity_tokens"]
+        assert isinstance(usage, float), "a run that computes has used memory"
+        assert isinstance(tokens, int), "a simulated run knows its capacity"
+        return usage, tokens
 
     usage, capacity = peak(None)
     low, high = 1, capacity

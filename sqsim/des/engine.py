@@ -20,13 +20,9 @@ from sqsim.des.step_log import StepLog
 from sqsim.models.batching import Batch, Scheduler
 from sqsim.models.cost import CostModel, StepWork
 from sqsim.models.request import Request
-from sqsim.models.tokens import count
 
 _LAST = EventPriority(2)
 """Behind simpy's URGENT (0) and NORMAL (1)."""
-
-_HEADROOM = 2
-"""Of the pool, what SGLang keeps from a single request (RULES.md, rule 13)."""
 
 NEVER_FITS = "kv_capacity"
 """The failure of a request that the pool can never hold."""
@@ -73,8 +69,7 @@ class Engine:
         """Queue a request. What can never fit fails at once, by name, and is never queued."""
         env = self._env
         submission = Submission(request, env.now, env.event(), env.event())
-        pool = self._scheduler.limits.kv_capacity
-        if request.n_in + count(request.output) + _HEADROOM > pool:
+        if request.says > self._scheduler.room(request.n_in):
             submission.end_s = env.now
             submission.done.succeed(NEVER_FITS)
             return submission
@@ -87,8 +82,7 @@ class Engine:
         """Abort a request; what it has cost so far stays counted. Its `done` carries "abort"."""
         if submission.request in self._live:
             self._scheduler.abort(submission.request.rid)
-            if submission.request.finish is not None:
-                self._end(submission)
+            self._end_elsewhere()
             self._notify()
 
     def drop(self, session: str, spans: Sequence[tuple[int, int]]) -> int:
@@ -117,6 +111,7 @@ class Engine:
         while True:
             yield _Round(env)
             batch = scheduler.next_batch()
+            self._end_elsewhere()
             launched = None if batch is None else (batch, self._launch(batch))
             if launched is not None and not scheduler.limits.overlap:
                 pending, launched = launched, None
@@ -184,6 +179,12 @@ class Engine:
         finish = submission.request.finish
         submission.done.succeed(None if finish in {"stop", "length"} else finish)
 
+    def _end_elsewhere(self) -> None:
+        """Requests that ended in no result: aborted in the queue, or out of memory when alone."""
+        ended, self._scheduler.ended = self._scheduler.ended, []
+        for request in ended:
+            self._end(self._live[request])
+
     def _fail_blocked_head(self) -> bool:
         """Nothing runs and the queue's head cannot start: fail it if no later event could change that."""
         scheduler = self._scheduler
@@ -192,6 +193,7 @@ class Engine:
         head = scheduler.waiting[0]
         submission = self._live[head]
         scheduler.abort(head.rid)
+        scheduler.ended.remove(head)
         del self._live[head]
         submission.end_s = self._env.now
         submission.done.succeed(NEVER_FITS)

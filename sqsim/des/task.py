@@ -10,6 +10,7 @@ import simpy
 from sqsim.agent.turn_loop import Action, AuxThread, Clear, Finish, RunMain, RunTools, Spawn, TurnLoop
 from sqsim.des.engine import Engine, Submission
 from sqsim.models.request import Request
+from sqsim.models.tokens import count
 from sqsim.record import AUX, EVICTIONS, TASKS, TURNS, Rows
 
 Events = Generator[simpy.Event, object, None]
@@ -109,7 +110,8 @@ class AgentTask:
             rid=f"{self._number}/{step.turn}/",
             prompt=step.prompt,
             output=step.output,
-            max_new_tokens=self._options.max_new_tokens,
+            # Never less than the recording needs: what it said, it was allowed to say.
+            max_new_tokens=max(self._options.max_new_tokens, count(step.output)),
             session=self._session,
             publish_tokens=step.first_prompt_tokens if self._session else None,
         )

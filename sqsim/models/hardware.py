@@ -1,6 +1,6 @@
 """GPUs as a memory size, a bandwidth, and a peak: what a roofline and a capacity need.
 
-Bandwidth and peak are the vendor's datasheet figures, dense (no sparsity), read in November 2026. The
+Bandwidth and peak are the figures of the vendor's datasheet, dense (no sparsity). The
 memory size is what the CUDA runtime reports as the device's total, which is less than the name says: it is
 printed in every out-of-memory message (for example "total capacity of 79.18 GiB" on an H100 SXM).
 """

@@ -47,6 +47,9 @@ class Request:
     retractions: int = field(default=0, init=False)
     kv_tokens: int = field(default=0, init=False)  # KV length at the end (rule 27)
     finish: Finish | None = field(default=None, init=False)
+    fresh: bool = field(
+        default=True, init=False
+    )  # admitted last without a session's row: its positions start at 0
 
     # The scheduler's working state; nobody else's business.
     context: Tokens = field(init=False, repr=False)  # prompt and output; what is known of it is n_in + n_out

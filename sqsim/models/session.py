@@ -222,7 +222,9 @@ class Sessions:
         for span in spans:
             assert stop <= span[0], f"drop in session {name}: {span} is unsorted, overlaps, or is tree-owned"
             assert span[0] < span[1], f"drop in session {name}: {span} is empty"
-            assert span[0] % page == span[1] % page == 0, f"drop in session {name}: {span} cuts a page of {page}"
+            assert span[0] % page == span[1] % page == 0, (
+                f"drop in session {name}: {span} cuts a page of {page}"
+            )
             stop = span[1]
         assert stop <= row.length, f"drop in session {name}: {stop} lies beyond its {row.length} tokens"
         tokens = sum(stop - start for start, stop in spans)

@@ -136,7 +136,7 @@ def _body(sources: Sources, detail: _Detail) -> str:
     palette = Palette(sources.variants)
     start = _first_record(sources)
     incomplete = [sources.name(panel, point) for panel, point, record in sources.kept if not record.complete]
-    asked = sources.asked or ["What do these runs show?"]
+    asked = sources.asked or _asked(sources)
     lines = answer(sources.panels, any(_belongs(panel) for panel in sources.panels))
     opening = section("asked", "What was asked", *map(paragraph, asked))
     found = section(
@@ -186,6 +186,21 @@ def _emphasised(line: str) -> str:
         if ends
         else unbroken(line)
     )
+
+
+def _asked(sources: Sources) -> list[str]:
+    """The question that plain records answer, from their scenarios; one sentence for each kind of run."""
+    questions: dict[str, None] = {}
+    for _, point, record in sources.kept:
+        scenario = record.run.get("scenario") or {}
+        traces = ", ".join(str(one.get("path")) for one in record.run.get("traces") or [])
+        gpu = (scenario.get("engine") or {}).get("gpu", "a GPU")
+        load = "the load as given" if point.concurrency is None else f"{point.concurrency} tasks at a time"
+        questions[
+            f"How do {record.tasks.num_rows:,} tasks of {traces or 'a trace'} fare on {scenario.get('model', 'a model')} and {gpu}, "
+            f"under {load}: how fast, and with how much memory?"
+        ] = None
+    return list(questions) or ["What do these runs show?"]
 
 
 def _title(sources: Sources) -> str:

@@ -221,4 +221,4 @@ def compare(panel: Panel, palette: Palette, with_published: bool, opened: bool) 
         return missing("This panel holds no run.", "sqsim run SCENARIO --output-dir DIR")
     start = comparison_concurrency(panel)
     chosen = where.index(start) if start in where else 0
-    return chooser(f"{panel.ident}-compare", "Compared at", choices, chosen)
+    return chooser(f"{panel.ident}-compare", "Load", choices, chosen)

@@ -16,7 +16,7 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"models"},
     {"agent"},
     {"record", "strict_yaml"},
-    {"metrics", "lockstep"},
+    {"metrics", "lockstep", "recording"},
     {"scenario", "scenario_parts"},
     {"workload"},
     {"des"},
