@@ -97,10 +97,14 @@
     }));
   }
 
-  // A printed page is narrower than the window.
-  const resize = () => all('.plot[data-drawn]').forEach((div) => { if (div.offsetParent) Plotly.Plots.resize(div); });
-  addEventListener('beforeprint', resize);
-  addEventListener('afterprint', resize);
+  // A sheet of A4 is some 717 px wide, and the browser asks before it lays the sheet out: widths are set by hand.
+  const shown = () => all('.plot[data-drawn]').filter((div) => div.offsetParent);
+  addEventListener('beforeprint', () => shown().forEach((div) => {
+    Plotly.relayout(div, { autosize: false, width: div.closest('.figures') ? 330 : 690 });
+  }));
+  addEventListener('afterprint', () => shown().forEach((div) => {
+    Plotly.relayout(div, { autosize: true, width: null }).then(() => Plotly.Plots.resize(div));
+  }));
 
   drawShown();
 }());
