@@ -16,7 +16,7 @@ _IDENTIFIER = re.compile(
     r"|[\w.+-]+@[\w-]+\.[\w.]+"  # address
     r"|[\w.~-]*(?:/[\w.~-]+){2,}"  # path
     r"|(?=[\w-]*[A-Za-z])(?=[\w-]*\d)[\w-]{4,}"  # a word with letters and digits
-    r"|(?<![\w.])\d{5,}(?![\w.])"  # a long number
+    r"|(?<![\w.])\d{5,}(?!\w|\.\d)"  # a long number
     r"|\b[A-Z]{5,}\b"  # a booking code
 )
 _LABEL = re.compile(r"\s*\[(\d+)\]")

@@ -8,7 +8,7 @@ turn), so task i is the same whatever the number of tasks and whatever its other
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -106,10 +106,6 @@ def synthesise(profile: str, tasks: int, seed: int = 0, scale: float = 1.0) -> I
 
 
 def _task(profile: Profile, index: int, seed: int, scale: float) -> Task:
-    def scaled(tokens: int) -> int:
-        return max(1, round(tokens * scale)) if tokens else 0
-
-    task_id = f"{profile.name}-{seed}-{index:06d}"
     draws = generator(seed, "synthesis.task", profile.name, index)
     steps = profile.steps.sample(draws)
     question = profile.question.sample(draws)
@@ -122,54 +118,73 @@ def _task(profile: Profile, index: int, seed: int, scale: float) -> Task:
     cursor = 0
     for turn in range(steps - 1):
         turns.append(
-            _turn(profile, generator(seed, "synthesis.turn", profile.name, index, turn), cursor, scaled)
+            _turn(profile, generator(seed, "synthesis.turn", profile.name, index, turn), cursor, scale)
         )
         cursor += sum(call.cursor is not None for call in turns[-1].calls)
     task = Task(
-        task_id=task_id,
+        task_id=f"{profile.name}-{seed}-{index:06d}",
         source=Source(format=f"sqsim synth {profile.name} --seed {seed} --scale {scale:g}"),
         model="gpt-oss-20b",
         carries=Carries(timing="synthesised", usage="synthesised"),
-        prefix=Prefix(id=f"synth-{profile.name}-x{scale:g}", tokens=scaled(profile.prefix_tokens)),
-        question=Question(tokens=scaled(question)),
+        prefix=Prefix(id=f"synth-{profile.name}-x{scale:g}", tokens=_scaled(profile.prefix_tokens, scale)),
+        question=Question(tokens=_scaled(question, scale)),
         turns=tuple(turns),
-        answer=Answer(reasoning_tokens=scaled(reasoning), text_tokens=scaled(answer - reasoning)),
+        answer=Answer(
+            reasoning_tokens=_scaled(reasoning, scale), text_tokens=_scaled(answer - reasoning, scale)
+        ),
         outcome=Outcome(finish="unparsable" if runaway else "answer"),
     )
     return synthesise_uses(task, seed)
 
 
-def _turn(profile: Profile, draws: np.random.Generator, cursor: int, scaled: Callable[[int], int]) -> Turn:
+def _scaled(tokens: int, scale: float) -> int:
+    """What was there stays there: only 0 tokens become 0."""
+    return max(1, round(tokens * scale)) if tokens else 0
+
+
+class _Drawn(NamedTuple):
+    """A call before its tokens are scaled."""
+
+    tool: str
+    call_tokens: int
+    response_tokens: int
+    failed: bool
+    latency_s: float
+
+
+def _turn(profile: Profile, draws: np.random.Generator, cursor: int, scale: float) -> Turn:
     """One turn; its successful calls take the cursors from `cursor` on."""
-    calls: list[Call] = []
-    many = draws.random() < profile.parallel
-    for _ in range(int(draws.integers(2, 4)) if many else 1):
-        calls.append(_call(profile, draws, cursor, scaled, parallel=many))
-        cursor += calls[-1].cursor is not None
-    output = max(profile.output.sample(draws), sum(call.call_tokens for call in calls) + 10)
-    rest = output - sum(call.call_tokens for call in calls)
+    many = bool(draws.random() < profile.parallel)
+    drawn = [_call(profile, draws) for _ in range(int(draws.integers(2, 4)) if many else 1)]
+    called = sum(call.call_tokens for call in drawn)
+    rest = max(profile.output.sample(draws), called + 10) - called
     text = rest // 10  # gpt-oss mostly thinks and calls; a tenth is a guess
+    calls: list[Call] = []
+    for call in drawn:
+        calls.append(
+            Call(
+                tool=call.tool,
+                call_tokens=_scaled(call.call_tokens, scale),
+                cursor=None if call.failed else cursor,
+                response_tokens=_scaled(call.response_tokens, scale),
+                latency_s=call.latency_s,
+                error="synthetic failure" if call.failed else None,
+                parallel=many,
+            )
+        )
+        cursor += not call.failed
     return Turn(
-        reasoning_tokens=scaled(rest - text),
-        text_tokens=scaled(text),
+        reasoning_tokens=_scaled(rest - text, scale),
+        text_tokens=_scaled(text, scale),
         calls=tuple(calls),
-        template_tokens=scaled(TEMPLATE_TOKENS * len(calls)),
+        template_tokens=_scaled(TEMPLATE_TOKENS * len(calls), scale),
     )
 
 
-def _call(
-    profile: Profile, draws: np.random.Generator, cursor: int, scaled: Callable[[int], int], *, parallel: bool
-) -> Call:
+def _call(profile: Profile, draws: np.random.Generator) -> _Drawn:
     shares = [tool.share for tool in profile.tools]
     tool = profile.tools[int(draws.choice(len(shares), p=shares))]
     failed = bool(draws.random() < tool.failure)
     response = int(draws.integers(15, 61)) if failed else tool.response.sample(draws)
-    return Call(
-        tool=tool.name,
-        call_tokens=scaled(int(draws.integers(profile.call[0], profile.call[1] + 1))),
-        cursor=None if failed else cursor,
-        response_tokens=scaled(response),
-        latency_s=tool_latency_s(tool.name, draws),
-        error="synthetic failure" if failed else None,
-        parallel=parallel,
-    )
+    call = int(draws.integers(profile.call[0], profile.call[1] + 1))
+    return _Drawn(tool.name, call, response, failed, tool_latency_s(tool.name, draws))

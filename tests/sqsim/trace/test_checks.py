@@ -53,7 +53,11 @@ FAULTS = {  # fault: (task, field, part of the message)
         "turns[1].reset.keep_tokens",
         "prompt is empty",
     ),
-    "blocks without a size": (task(turn(), question=question(hash_ids=(1,))), "question.hash_ids", "go together"),
+    "blocks without a size": (
+        task(turn(), question=question(hash_ids=(1,))),
+        "question.hash_ids",
+        "go together",
+    ),
     "too few blocks": (
         task(turn(), question=question(hash_ids=(1,), block_tokens=4)),
         "question.hash_ids",

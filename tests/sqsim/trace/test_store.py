@@ -57,7 +57,10 @@ def test_zst_is_compressed_and_plain_is_not(tmp_path):
     write_tasks(tmp_path / "a.jsonl.zst", [chain(3)])
     plain = (tmp_path / "a.jsonl").read_bytes()
     assert json.loads(plain)["schema"] == SCHEMA
-    assert zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / "a.jsonl.zst").read_bytes()) == plain
+    assert (
+        zstandard.ZstdDecompressor().decompressobj().decompress((tmp_path / "a.jsonl.zst").read_bytes())
+        == plain
+    )
 
 
 def test_frames_one_after_the_other_are_one_file(tmp_path):
