@@ -80,6 +80,35 @@ def _grown(steps: Sequence[Counted], notes: Notes) -> list[int]:
     return grown
 
 
+REWRITTEN_TOKENS, REWRITTEN_SHARE = 128, 0.05
+"""A prompt may change so much of the end of the one before it and still continue it: clients rewrite their last message."""
+
+
+class Prompt(NamedTuple):
+    """A recorded prompt: its tokens and its blocks' ids."""
+
+    tokens: int
+    blocks: Sequence[int]
+
+
+def restarted(before: Prompt, now: Prompt, block_tokens: int, notes: Notes) -> bool:
+    """Whether a prompt begins a new context: it is shorter than the one before it, or lost too much of its blocks."""
+    there = before.blocks[: before.tokens // block_tokens]  # a partial block changes as it fills
+    same = 0
+    for old, new in zip(there, now.blocks, strict=False):
+        if old != new:
+            break
+        same += 1
+    # Without ids there is nothing to compare.
+    lost = (len(there) - same) * block_tokens if now.blocks else 0
+    if now.tokens < before.tokens or lost > max(REWRITTEN_TOKENS, REWRITTEN_SHARE * before.tokens):
+        notes["a prompt does not continue the one before it (compaction): the context restarts"] += 1
+        return True
+    if lost:
+        notes["a prompt rewrote the last blocks of the one before it; taken as unchanged"] += 1
+    return False
+
+
 def appended(prompts: Sequence[int], outputs: Sequence[int], notes: Notes) -> list[int]:
     """Tokens that entered behind each output before the next prompt: `prompt[k+1] - prompt[k] - output[k]`.
 

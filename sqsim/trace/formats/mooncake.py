@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqsim.trace.formats.base import Format, Node, Notes, SourceFile
-from sqsim.trace.formats.counts import Counted, at_least_one, counted_turns
+from sqsim.trace.formats.counts import Counted, Prompt, at_least_one, counted_turns, restarted
 from sqsim.trace.schema import Carries, Outcome, Prefix, Question, Task
 
 BLOCK_TOKENS = 512
@@ -46,12 +46,13 @@ def _task(file: SourceFile, name: str, nodes: list[Node], notes: Notes) -> Task:
     turns, answer = counted_turns(steps, 0, notes)
     first = nodes[0]
     blocks = tuple(first.whole_numbers("hash_ids")) if first.get("hash_ids") is not None else None
-    timed = first.get("timestamp") is not None
+    arrives = first.get("timestamp") is not None
+    timed = arrives or any(node.get("delay") is not None for node in nodes)
     return Task(
         task_id=name,
         source=file.source(Mooncake.name),
         carries=Carries(timing="recorded" if timed else "absent", usage="recorded"),
-        arrival_s=first.seconds("timestamp", 1e-3) if timed else None,
+        arrival_s=first.seconds("timestamp", 1e-3) if arrives else None,
         prefix=Prefix(id="none", tokens=0),
         question=Question(
             tokens=steps[0].prompt,
@@ -65,11 +66,16 @@ def _task(file: SourceFile, name: str, nodes: list[Node], notes: Notes) -> Task:
 
 
 def _step(node: Node, before: Node | None, following: list[Node], notes: Notes) -> Counted:
-    prompt = node.count("input_length")
+    prompt = _prompt(node)
     waits = [later.seconds("delay", 1e-3) for later in following if later.get("delay") is not None]
     return Counted(
-        prompt=at_least_one(prompt, "a prompt", notes),
+        prompt=at_least_one(prompt.tokens, "a prompt", notes),
         output=at_least_one(node.count("output_length"), "an output", notes),
         wait_s=sum(waits),
-        restarted=before is not None and prompt < before.count("input_length"),
+        restarted=before is not None and restarted(_prompt(before), prompt, BLOCK_TOKENS, notes),
     )
+
+
+def _prompt(node: Node) -> Prompt:
+    blocks = node.whole_numbers("hash_ids") if node.get("hash_ids") is not None else ()
+    return Prompt(node.count("input_length"), blocks)

@@ -15,12 +15,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from sqsim.trace.formats.base import Format, Node, Notes, SourceFile
-from sqsim.trace.formats.counts import Counted, at_least_one, counted_turns
+from sqsim.trace.formats.counts import Counted, Prompt, at_least_one, counted_turns, restarted
 from sqsim.trace.schema import Carries, Outcome, Parent, Prefix, Question, Spawn, Task
 
 _KEYS = ("id", "block_size", "requests")
-_LOST_SHARE = 0.05
-"""A prompt that loses more than this share of the blocks of the one before it was restarted."""
 
 
 class _Request(NamedTuple):
@@ -131,9 +129,9 @@ class _Session:
     ) -> Task:
         first, last = self._requests[0], self._requests[-1]
         steps = self._steps(children)
-        shared = min(self._node.count("tool_tokens") + self._node.count("system_tokens"), first.prompt)
+        named = len(first.blocks) >= first.prompt // self._block
         # Cut to full blocks, so that the ids say which sessions of the file share it.
-        blocks = min(shared // self._block, len(first.blocks))
+        blocks = min(self._shared_tokens(first) // self._block, len(first.blocks)) if named else 0
         prefix = Prefix(id=f"weka:{self._digest(*first.blocks[:blocks])}", tokens=blocks * self._block)
         turns, answer = counted_turns(steps, prefix.tokens, self._notes)
         return Task(
@@ -146,16 +144,21 @@ class _Session:
             prefix=prefix,
             question=Question(
                 tokens=steps[0].prompt - prefix.tokens,
-                hash_ids=tuple(int(self._digest(block), 16) for block in first.blocks[blocks:]),
-                block_tokens=self._block,
+                hash_ids=tuple(int(self._digest(i), 16) for i in first.blocks[blocks:]) if named else None,
+                block_tokens=self._block if named else None,
             ),
             turns=turns,
             answer=answer,
             outcome=Outcome(finish="answer" if last.stop == "end_turn" else "unknown"),
         )
 
+    def _shared_tokens(self, first: _Request) -> int:
+        """Tool definitions and system prompt."""
+        return min(self._node.count("tool_tokens") + self._node.count("system_tokens"), first.prompt)
+
     def _steps(self, children: Sequence[tuple[Spawn, float]]) -> list[Counted]:
         steps = []
+        prompts = [Prompt(request.prompt, request.blocks) for request in self._requests]
         for index, request in enumerate(self._requests):
             wait_s, after_s = self._waits(index, children)
             steps.append(
@@ -165,29 +168,11 @@ class _Session:
                     tools=index + 1 < len(self._requests) and "tool_result" in self._requests[index + 1].inputs,
                     wait_s=wait_s,
                     after_s=after_s,
-                    restarted=index > 0 and self._restarted(index),
+                    restarted=index > 0
+                    and restarted(prompts[index - 1], prompts[index], self._block, self._notes),
                 )
             )
         return steps
-
-    def _restarted(self, index: int) -> bool:
-        """Whether this prompt begins a new context: it is shorter than the one before it, or shares too little of it.
-
-        Losing the last block or two is no restart: the client rewrites the end of its last message.
-        """
-        before, now = self._requests[index - 1], self._requests[index]
-        same = 0
-        for old, new in zip(before.blocks, now.blocks, strict=False):
-            if old != new:
-                break
-            same += 1
-        lost = len(before.blocks) - same
-        restarted = now.prompt < before.prompt or lost > max(2, _LOST_SHARE * len(before.blocks))
-        if restarted:
-            self._notes["a prompt does not continue the one before it (compaction): the context restarts"] += 1
-        elif lost:
-            self._notes["a prompt rewrote the last blocks of the one before it; taken as unchanged"] += 1
-        return restarted
 
     def _waits(self, index: int, children: Sequence[tuple[Spawn, float]]) -> tuple[float, float]:
         """Seconds of tools beside the sub-agents, and behind them, before the next request."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from sqsim.errors import TraceError
 from sqsim.trace.checks import Checks
@@ -149,6 +149,7 @@ def test_an_imported_task_is_named_by_its_id():
         Checks().task(task(turn(reasoning=0, text=0)), file="trace.json")
 
 
+@settings(deadline=None, max_examples=50)
 @given(tasks())
 def test_random_sound_tasks_pass(drawn):
     assert Checks().task(drawn) is drawn

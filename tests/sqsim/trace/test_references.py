@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sqsim.trace import references as module
@@ -40,6 +40,7 @@ def test_uses_after_counts_the_steps_from_a_boundary_on():
     assert uses_after(known, 4, 5) == 0
 
 
+@settings(deadline=None, max_examples=50)
 @given(tasks())
 def test_last_use_agrees_with_uses_after(drawn):
     for cursor, last in last_uses(drawn).items():
@@ -49,6 +50,7 @@ def test_last_use_agrees_with_uses_after(drawn):
         assert uses_after(drawn, cursor, 0) == len(references(drawn)[cursor])
 
 
+@settings(deadline=None, max_examples=50)
 @given(tasks(), st.integers(0, 2**31))
 def test_drawn_references_are_sound_and_change_nothing_else(drawn, seed):
     made = synthesise_uses(drawn, seed)

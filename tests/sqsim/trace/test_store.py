@@ -6,7 +6,7 @@ import json
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sqsim.errors import TraceError
@@ -43,6 +43,7 @@ def fault(tmp_path, content: bytes | str, name: str = "bad.jsonl") -> TraceError
 
 
 @pytest.mark.parametrize("name", ["trace.jsonl", "trace.jsonl.zst"])
+@settings(deadline=None, max_examples=50)
 @given(drawn=st.lists(tasks(), min_size=1, max_size=4))
 def test_what_is_written_is_read(name, drawn, tmp_path_factory):
     drawn = [task.model_copy(update={"task_id": f"t{index}"}) for index, task in enumerate(drawn)]
