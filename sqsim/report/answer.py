@@ -70,6 +70,12 @@ def _throughput(panel: Panel, base: Point | None) -> str | None:
     oracle = _best([point for point in panel.points if point.is_oracle], OUTPUT_TOK_S)
     if oracle is not None:
         text += f". The hindsight oracle, which no server can run, reaches {written(oracle.metrics[OUTPUT_TOK_S.key])}{_where(oracle)}"
+        wrong = number(best.metrics.get(EVICTED_THEN_USED.key))
+        if wrong and (change(best.metrics[OUTPUT_TOK_S.key], oracle.metrics[OUTPUT_TOK_S.key]) or 0) > 0:
+            text += (
+                f": less, as it keeps every response until its last use, while {best.variant} evicted "
+                f"{written(best.metrics[EVICTED_THEN_USED.key])} that were needed later, and what that would cost is not in these numbers"
+            )
     return text + "."
 
 
@@ -161,7 +167,10 @@ def _worth(panel: Panel, point: Point, base: Point) -> str | None:
         if rival.concurrency == top[0].concurrency and not rival.is_oracle
     ]
     if rivals:
-        text += f". At the same place: {', '.join(f'{name} {percent(gain)}' for name, gain in rivals)}"
+        rivals.sort(key=lambda pair: pair[1])
+        text += (
+            f". There the others change it by: {', '.join(f'{name} {percent(gain)}' for name, gain in rivals)}"
+        )
     return text + "."
 
 

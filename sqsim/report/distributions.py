@@ -80,7 +80,7 @@ def _figure(quantity: _Quantity, panel: Panel, points: list[Point], palette: Pal
     spread = [v for trace in traces for v in trace["x"] if v]
     # Waiting times span decades; a linear axis would show the longest alone.
     scale = (
-        {"type": "log"}
+        {"type": "log", "dtick": 1, "minor": {"dtick": "D1", "ticks": "outside"}}
         if spread and min(spread) > 0 and max(spread) / min(spread) > 50
         else {"rangemode": "tozero"}
     )

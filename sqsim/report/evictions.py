@@ -16,16 +16,18 @@ _HEAD = (
 )  # fmt: skip
 
 
-def _by(row: Row) -> str:
-    by = str(row["by"])
-    return f"aux thread {by}" if by.isdigit() else by
+def reason(by: str) -> str:
+    """`evictions.by` in words: an aux thread by its index in the task, a policy's rule by its name."""
+    if by.startswith("aux:"):
+        return f"aux thread {by.removeprefix('aux:')}"
+    return "named earlier, cleared as soon as it could be" if by == "waited" else by
 
 
 def _cells(row: Row) -> list[str]:
     return [
         escape(row["task"]),
         *(value_cell(row[name]) for name in ("turn", "time_s", "cursor", "tokens")),
-        escape(_by(row)),
+        escape(reason(row["by"])),
         *(value_cell(row[name]) for name in ("age_turns", "last_use_turn", "used_later")),
     ]
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from sqsim.metrics import DEFINITIONS
 from sqsim.report.markup import badge, badged, details, escape, missing, table, value_cell
 from sqsim.report.sources import Sources
 
@@ -92,6 +93,16 @@ def _commands(sources: Sources) -> str:
     return f"<p>To make this page again:</p><pre>{escape(chr(10).join(lines))}</pre>"
 
 
+def _meanings() -> str:
+    rows = [
+        [f"<code>{key}</code>", escape(metric.unit), escape(metric.meaning)]
+        for key, metric in DEFINITIONS.items()
+    ]
+    return details(
+        "What each metric means", table(["key in the JSON", "unit", "meaning"], rows, "Metrics", "data keys")
+    )
+
+
 def provenance(sources: Sources) -> str:
     """Everything of run.json, once where it is common, and the commands."""
     body = (
@@ -99,4 +110,4 @@ def provenance(sources: Sources) -> str:
         if sources.kept
         else missing("No source keeps a full record, so no scenario can be shown.")
     )
-    return _assumed(sources) + _ranges(sources) + body + _commands(sources)
+    return _assumed(sources) + _ranges(sources) + body + _meanings() + _commands(sources)

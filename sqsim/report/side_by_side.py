@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
+from sqsim.metrics import DEFINITIONS
 from sqsim.report import fill, published
 from sqsim.report.figure import GRID, Figure, Trace, axis, plain
 from sqsim.report.markup import Choice, badge, chooser, details, escape, missing, table, value_cell
@@ -172,7 +173,7 @@ def _table(
         )
         rows += [
             [
-                f'{escape(m.name)} <span class="unit">{escape(m.unit)}</span>',
+                f'<span title="{escape(_meaning(m))}">{escape(m.name)}</span> <span class="unit">{escape(m.unit)}</span>',
                 *(_cell(point, base, m) for point in points),
                 *([_published_cell(m)] if with_published else []),
             ]
@@ -185,6 +186,11 @@ def _table(
     if with_published:
         head.append(f"{badge('published')}<br>uncompressed → SideQuest")
     return table(head, rows, title, "data compare")
+
+
+def _meaning(measure: Measure) -> str:
+    known = DEFINITIONS.get(measure.key)
+    return f"{measure.key}: {known.meaning}" if known is not None else measure.key
 
 
 def _comparison(

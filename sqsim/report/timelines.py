@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sqsim.report.evictions import reason
 from sqsim.report.figure import Figure, Trace, axis, plain, rounded
 from sqsim.report.kept import Kept, numbers
 from sqsim.report.markup import Choice, chooser, missing
@@ -53,7 +54,7 @@ def _most(kept: Kept, table: str) -> str | None:
 
 
 def choose_tasks(kept: Kept) -> list[_Chosen]:
-    """At most four tasks that show different things: the median and the longest, most evicted, most retracted."""
+    """At most four tasks that show different things; the quartiles fill up where one task is several of them."""
     if not kept.tasks.num_rows:
         return []
     length = numbers(kept.tasks, "end_s") - numbers(kept.tasks, "start_s")
@@ -65,6 +66,8 @@ def choose_tasks(kept: Kept) -> list[_Chosen]:
         (_most(kept, "evictions"), "most evictions"),
         (str(retracted["task"][0].as_py()) if retracted.num_rows else None, "was retracted"),
         (names[int(order[-1])], "longest"),
+        (names[int(order[len(order) // 4])], "lower quartile of time"),
+        (names[int(order[3 * len(order) // 4])], "upper quartile of time"),
     ]
     chosen: dict[str, str] = {}
     for task, why in wanted:
@@ -108,7 +111,7 @@ class _Lanes:
             "base": rounded([start - self.start[task] for task, _, start, *_ in bars]),
             "x": rounded([end - start for _, _, start, end, _ in bars]),
             "text": [hover for *_, hover in bars], "textposition": "none", "hoverinfo": "text",
-            "marker": {"color": colour, "line": {"width": 0}, "pattern": {"shape": pattern, "fgcolor": "#ffffff", "size": 5}},
+            "marker": {"color": colour, "line": {"width": 0}, "pattern": {"shape": pattern, "fgcolor": "#ffffff", "size": 5, "fillmode": "overlay"}},
         }  # fmt: skip
 
 
@@ -155,7 +158,7 @@ def _traces(lanes: _Lanes) -> list[Trace]:
                     "x": rounded([row["time_s"] - lanes.start[row["task"]] for row in rows]),
                     "y": [lanes.main[row["task"]] for row in rows],
                     "text": [
-                        f"<b>cursor {row['cursor']} evicted</b> before step {row['turn']}: {row['tokens']:,} tokens, by {plain(row['by'])}"
+                        f"<b>cursor {row['cursor']} evicted</b> before step {row['turn']}: {row['tokens']:,} tokens, by {plain(reason(row['by']))}"
                         for row in rows
                     ],
                     "hoverinfo": "text",

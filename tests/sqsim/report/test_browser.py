@@ -90,29 +90,28 @@ def study(tmp_path_factory):
 @pytest.mark.parametrize("width", [1400, 480])
 def test_study_is_drawn_and_usable(study, tmp_path, width):
     """No console line at all: a request would be refused by the page's own policy, aloud."""
-    found, console, dom = visit(build_page([study]), tmp_path, width)
+    page = build_page([study])
+    found, console, dom = visit(page, tmp_path, width)
     assert console == []
     assert "data-failed" not in dom
-    assert found["figures"] == len(pages.specs(build_page([study])))
+    assert found["figures"] == len(pages.specs(page))
     assert (found["undrawn"], found["shown"], found["hidden"]) == (0, True, True)
     assert found["digits"], "the switch shows the JSON's own digits"
     assert 0 < found["wrong"] < found["rows"]
     assert found["sorted"] == sorted(found["sorted"], reverse=True)
     assert found["wide"], "nothing makes the page itself scroll sideways"
+    assert_run_times_equal_the_json(dom)
 
 
-def test_tables_in_the_browser_equal_the_json(study, tmp_path):
-    *_, dom = visit(build_page([study]), tmp_path)
-    table = next(
-        t
-        for t in pages.tables(
-            dom, "Throughput and task time against tasks at a time (FRAMES-like): every point"
-        )
-    )
+def assert_run_times_equal_the_json(dom):
+    """What the tables show with every digit switched on."""
+    (table,) = pages.tables(dom, "Throughput and task time against tasks at a time (FRAMES-like): every point")
     head, *rows = table["rows"]
     column = [cell["text"] for cell in head].index("Run time, all tasks (s)")
     shown = {(row[0]["text"], row[1]["text"]): row[column]["text"] for row in rows}
-    for point in fixtures.study_json()["panels"][0]["points"]:
+    points = fixtures.study_json()["panels"][0]["points"]
+    assert len(shown) == len(points)
+    for point in points:
         place = (point["labels"]["variant"], str(point["labels"]["concurrency"]))
         assert shown[place] == json.dumps(point["metrics"]["run_time_s"])
 
