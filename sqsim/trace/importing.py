@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from sqsim.draws import generator
 from sqsim.errors import InputError, TraceError
 from sqsim.trace.checks import Checks
 from sqsim.trace.formats import FORMATS
 from sqsim.trace.formats.base import Filling, Format, Notes, Options, SourceFile
-from sqsim.trace.formats.sqtrace import is_sqtrace, read_sqtrace
+from sqsim.trace.formats.sqtrace import is_sqtrace, named, read_sqtrace
 from sqsim.trace.latency import tool_latency_s
 from sqsim.trace.references import synthesise_uses
 from sqsim.trace.schema import SCHEMA, Carries, Task
@@ -155,9 +157,12 @@ def _tasks(
         return
     file.licence = options.licence
     empty = True
-    for task in kind.tasks(file, notes):
-        empty = False
-        yield checks.task(filled(task, options), file=file.path)
+    try:
+        for task in kind.tasks(file, notes):
+            empty = False
+            yield checks.task(filled(task, options), file=file.path)
+    except ValidationError as error:  # each count is a count, yet together they are beyond a task's bounds
+        raise named(error, file=file.path) from None
     if empty:
         raise TraceError("the file holds no task", file=file.path, fix="an empty trace is not a trace")
 

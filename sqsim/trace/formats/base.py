@@ -122,9 +122,21 @@ class SourceFile:
 def _parse(text: str) -> Any:
     """JSON without NaN and Infinity; every failure is a ValueError."""
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant)
+        return _mended(value) if "\\ud" in text.lower() else value
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _mended(value: Any) -> Any:
+    """The value with U+FFFD for halves of characters (`"\\ud83d"`), which recorders leave where they cut a text."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_mended(item) for item in value]
+    if isinstance(value, dict):
+        return {_mended(key): _mended(item) for key, item in value.items()}
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -174,6 +186,19 @@ class Node:
         if not isinstance(part, str):
             raise self.wrong(f"{_shown(part)} is not a text", key)
         return part
+
+    def optional_text(self, key: str) -> str:
+        """A part that is a text, missing or null; the latter two are the empty text."""
+        return "" if self.get(key) is None else self.text(key)
+
+    def texts(self, key: str) -> list[str]:
+        """A part that is a list of texts, missing or null; the latter two are the empty list."""
+        part = self.get(key)
+        if part is None:
+            return []
+        if not isinstance(part, list) or not all(isinstance(item, str) for item in part):
+            raise self.wrong(f"{_shown(part)} is not a list of texts", key)
+        return list(part)
 
     def count(self, key: str) -> int:
         """A part that is a whole number of tokens, not negative."""

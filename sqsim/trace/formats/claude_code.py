@@ -47,15 +47,15 @@ class ClaudeCode(Format):
         roots: dict[str, str] = {}  # a sidechain event's uuid -> the name of its sub-agent
         session = version = ""
         for event in file.nodes():
-            if event.get("type") not in {*_EVENTS, "system"}:
+            if event.optional_text("type") not in {*_EVENTS, "system"}:
                 continue
             if event.get("isSidechain") is True:
                 name = _agent_of(event, roots, len(sides))
                 sides.setdefault(name, _Chain(notes)).read(event)
             else:
                 main.read(event)
-            session = session or str(event.get("sessionId") or "")
-            version = version or str(event.get("version") or "")
+            session = session or event.optional_text("sessionId")
+            version = version or event.optional_text("version")
         session = session or file.stem
         if not main.steps:
             if sides:
@@ -76,10 +76,10 @@ class ClaudeCode(Format):
 
 def _agent_of(event: Node, roots: dict[str, str], known: int) -> str:
     """The sub-agent of a sidechain event: its `agentId`, or the one its chain of `parentUuid` began with."""
-    own, parent = str(event.get("uuid")), event.get("parentUuid")
-    name = event.get("agentId") or roots.get(str(parent)) or f"agent-{known}"
-    roots[own] = str(name)
-    return str(name)
+    begun = roots.get(event.optional_text("parentUuid"))
+    name = event.optional_text("agentId") or begun or f"agent-{known}"
+    roots[event.optional_text("uuid")] = name
+    return name
 
 
 @dataclass
@@ -112,7 +112,7 @@ class _Chain:
         self._by_message: dict[str, int] = {}  # message id -> index of its step
         self._uses: dict[str, _Use] = {}
         self._cached: int | None = None
-        self._model: str | None = None
+        self._model = ""
         self._compacted = False
         self._summary = ""
 
@@ -134,8 +134,8 @@ class _Chain:
         if message.get("model") == "<synthetic>" or event.get("isApiErrorMessage") is True:
             self._notes["an error message of the client was left out"] += 1
             return
-        self._model = self._model or message.get("model")
-        name = str(message.get("id") or event.get("uuid"))
+        self._model = self._model or message.optional_text("model")
+        name = message.optional_text("id") or event.text("uuid")
         if name not in self._by_message:
             step = Step(restarted=self._compacted and bool(self.steps), kept=self._summary)
             self._compacted, self._summary = False, ""
@@ -147,7 +147,7 @@ class _Chain:
             kind = block.text("type")
             if kind in {"thinking", "redacted_thinking"}:
                 step.thinks = True
-                step.reasoning += block.get("thinking") or ""
+                step.reasoning += block.optional_text("thinking")
             elif kind == "text":
                 step.text += block.text("text")
             elif kind == "tool_use":
@@ -197,8 +197,8 @@ class _Chain:
         use.call.latency_s = max(0.0, round(now_s - use.made_s, 3))
         if block.get("is_error") is True:
             use.call.error = use.call.response.strip().split("\n", 1)[0][:200] or "error"
-        outcome = event.get("toolUseResult")
-        use.agent = outcome.get("agentId") if isinstance(outcome, dict) else None
+        if isinstance(event.get("toolUseResult"), dict):
+            use.agent = event.node("toolUseResult").optional_text("agentId") or None
 
     def spawned(self, name: str, side: _Chain) -> int | None:
         """The turn whose call ran a sub-agent; that call then waits only for what came behind the sub-agent."""
@@ -232,7 +232,7 @@ class _Chain:
             question=self.question,
             steps=self.steps,
             timing="recorded",
-            model=self._model,
+            model=self._model or None,
             # Tokens that were in the server's cache before the session's first call are what sessions share.
             prefix_id=f"{version}:{self._model}:{self._cached}" if self._cached else name,
             prefix_tokens=self._cached or None,

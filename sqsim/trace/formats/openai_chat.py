@@ -76,9 +76,8 @@ def messages_of(row: Node) -> list[Node]:
 
 def row_id(file: SourceFile, row: Node, number: int) -> str:
     """A row's own id, with its trial if it has one; its index where it has none."""
-    own = next(
-        (row.get(key) for key in ("task_id", "id", "conversation_id") if row.get(key) is not None), number
-    )
+    named = (row.get(key) for key in ("task_id", "id", "conversation_id"))
+    own = next((name for name in named if isinstance(name, str | int)), number)
     trial = row.get("trial")
     return f"{file.stem}:{own}" if trial is None else f"{file.stem}:{own}.{trial}"
 
@@ -129,6 +128,7 @@ class _Reader:
         self.steps: list[Step] = []
         self._open: dict[str, Invocation] = {}  # calls without a response yet
         self._harmony = False
+        self._calls = 0
 
     def read(self, message: Node) -> None:
         role, text = message.text("role"), content_text(message)
@@ -157,35 +157,38 @@ class _Reader:
         if isinstance(usage, dict) and "prompt_tokens" in usage:
             recorded = message.node("usage")
             last.prompt, last.output = recorded.count("prompt_tokens"), recorded.count("completion_tokens")
-        hidden = [message.get(key) for key in ("reasoning_content", "reasoning", "thinking")]
-        last.reasoning = _joined(last.reasoning, *(part for part in hidden if isinstance(part, str)))
-        recipient = message.get("recipient")
-        if isinstance(recipient, str) and recipient not in {"all", "user", "assistant"}:
-            self._call(last, message, recipient, text, None)
+        hidden = [message.optional_text(key) for key in ("reasoning_content", "reasoning", "thinking")]
+        last.reasoning = _joined(last.reasoning, *hidden)
+        recipient = message.optional_text("recipient")
+        if recipient not in {"", "all", "user", "assistant"}:
+            self._call(last, message, recipient, text, "")
         elif message.get("channel") == "analysis":
             last.reasoning = _joined(last.reasoning, text)
         else:
             last.text = _joined(last.text, text)
         for call in message.nodes("tool_calls") if message.get("tool_calls") else ():
-            function = call.node("function") if "function" in call.value else call
-            self._call(last, function, function.text("name"), function.get("arguments"), call.get("id"))
+            function = call.node("function") if call.get("function") is not None else call
+            self._call(
+                last, function, function.text("name"), function.get("arguments"), call.optional_text("id")
+            )
         if message.get("function_call"):
             function = message.node("function_call")
-            self._call(last, function, function.text("name"), function.get("arguments"), None)
+            self._call(last, function, function.text("name"), function.get("arguments"), "")
 
-    def _call(self, step: Step, place: Node, tool: str, arguments: Any, call_id: Any) -> None:
+    def _call(self, step: Step, place: Node, tool: str, arguments: Any, call_id: str) -> None:
         written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         call = Invocation(tool, f"{tool}({written})", _parsed(arguments))
-        key = call_id if isinstance(call_id, str) else f"#{len(self._open)}:{tool}"
+        self._calls += 1
+        key = call_id or f"#{self._calls}"
         if key in self._open:
             raise place.wrong(f"call id {key!r} is open already", fix="give each call its own id")
         self._open[key] = call
         step.calls.append(call)
 
     def _response(self, message: Node, text: str) -> None:
-        own = message.get("tool_call_id") or message.get("id")
+        own = message.optional_text("tool_call_id") or message.optional_text("id")
         key = own if own in self._open else None
-        if key is None and (own is None or all(name.startswith("#") for name in self._open)):
+        if key is None and (not own or all(name.startswith("#") for name in self._open)):
             key = next(iter(self._open), None)  # without ids, responses come in the order of the calls
         if key is None:
             raise message.wrong(

@@ -39,12 +39,15 @@ def parse_task(text: str, *, file: Path | None = None, line: int | None = None) 
     try:
         return Task.model_validate_json(text)
     except ValidationError as error:
-        faults = error.errors(include_url=False)
-        first = faults[0]
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        raise TraceError(
-            _problem(first) + more, file=file, line=line, field=_path(first["loc"]), fix=_fix(first)
-        ) from None
+        raise named(error, file=file, line=line) from None
+
+
+def named(error: ValidationError, *, file: Path | None = None, line: int | None = None) -> TraceError:
+    """What pydantic found wrong with a task, as our error: the first fault, and how many more there are."""
+    faults = error.errors(include_url=False)
+    first = faults[0]
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return TraceError(_problem(first) + more, file=file, line=line, field=_path(first["loc"]), fix=_fix(first))
 
 
 def _path(loc: tuple[int | str, ...]) -> str | None:

@@ -103,7 +103,8 @@ def transcript_task(script: Transcript, notes: Notes) -> Task:
         grown: list[int] | None = None
     else:
         first = at_least_one(usage[0][0], "a prompt", notes)
-        prefix = max(0, first - question) if script.prefix_tokens is None else min(first, script.prefix_tokens)
+        stated = first - question if script.prefix_tokens is None else script.prefix_tokens
+        prefix = max(0, min(stated, *(prompt - 1 for prompt, _ in usage)))  # every prompt begins with it
         question = first - prefix
         grown = _grown(steps, usage, notes)
     turns: list[Turn] = []

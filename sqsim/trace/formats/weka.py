@@ -79,8 +79,8 @@ def _request(entry: Node) -> _Request:
         entry.count("in"),
         entry.count("out"),
         entry.whole_numbers("hash_ids"),
-        tuple(entry.get("input_types") or ()),
-        entry.get("stop") or "",
+        tuple(entry.texts("input_types")),
+        entry.optional_text("stop"),
         None if entry.get("api_time") is None else entry.seconds("api_time"),
         0.0 if entry.get("think_time") is None else entry.seconds("think_time"),
     )
@@ -131,13 +131,13 @@ class _Session:
         steps = self._steps(children)
         named = len(first.blocks) >= first.prompt // self._block
         # Cut to full blocks, so that the ids say which sessions of the file share it.
-        blocks = min(self._shared_tokens(first) // self._block, len(first.blocks)) if named else 0
+        blocks = min(self._shared_tokens() // self._block, len(first.blocks)) if named else 0
         prefix = Prefix(id=f"weka:{self._digest(*first.blocks[:blocks])}", tokens=blocks * self._block)
         turns, answer = counted_turns(steps, prefix.tokens, self._notes)
         return Task(
             task_id=self._name,
             source=file.source(Weka.name),
-            model=next(iter(self._node.get("models") or ()), None),
+            model=next(iter(self._node.texts("models")), None),
             carries=Carries(timing="recorded", usage="recorded"),
             parent=parent,
             spawn=spawn,
@@ -152,9 +152,10 @@ class _Session:
             outcome=Outcome(finish="answer" if last.stop == "end_turn" else "unknown"),
         )
 
-    def _shared_tokens(self, first: _Request) -> int:
-        """Tool definitions and system prompt."""
-        return min(self._node.count("tool_tokens") + self._node.count("system_tokens"), first.prompt)
+    def _shared_tokens(self) -> int:
+        """Tool definitions and system prompt, as far as every prompt can hold them."""
+        stated = self._node.count("tool_tokens") + self._node.count("system_tokens")
+        return min(stated, *(max(0, request.prompt - 1) for request in self._requests))
 
     def _steps(self, children: Sequence[tuple[Spawn, float]]) -> list[Counted]:
         steps = []

@@ -191,6 +191,13 @@ def test_a_compaction_before_the_last_call_keeps_it_a_turn(tmp_path):
     assert (task.turns[1].reset.keep_tokens, task.turns[1].output_tokens) == (100, 7)
 
 
+def test_a_small_request_between_large_ones_keeps_its_own_size(tmp_path):
+    """Clients also ask for titles and the like: the stated prefix of 500 tokens cannot be in a prompt of 30."""
+    requests = [{"t": 9 * i, "in": tokens, "out": 5} for i, tokens in enumerate((900, 30, 1000, 1100))]
+    (task,) = import_files([weka_file(tmp_path, *requests, tool_tokens=400, system_tokens=100)]).tasks
+    assert prompts(task) == [900, 30, 1000, 1100]
+
+
 def test_zero_tokens_are_normalised_and_counted(tmp_path):
     path = weka_file(tmp_path, {"in": 0, "out": 0}, {"t": 5, "in": 10, "out": 3})
     report = import_files([path])
