@@ -11,7 +11,7 @@ below 1: the paper's uncompressed run at 0.977, simulated ones from some 0.955 o
 
 RULE = (
     f"KV counts as full from the first point at which its peak usage reaches {FULL} of capacity, a request is "
-    "retracted, or an idle session has to be released (the rest of it is room that running requests have reserved)."
+    "retracted, or an idle session has to be released. What is then still free is reserved by running requests."
 )
 
 

@@ -46,13 +46,14 @@ def _runs(sources: Sources) -> str:
     ]
     if differing := [key for key in keys if key not in same]:
         rows = [
-            [escape(name), *(_text(run[key]) if key in run else "—" for key in differing)]
-            for name, run in runs.items()
+            [escape(key), *(_text(run[key]) if key in run else "—" for run in runs.values())]
+            for key in differing
         ]
+        label = "What differs from run to run"
         parts.append(
             details(
-                f"What differs from run to run ({len(differing)} values)",
-                table(["run", *map(escape, differing)], rows, "What differs from run to run", "data keys"),
+                f"{label} ({len(differing)} values)",
+                table(["key", *map(escape, runs)], rows, label, "data keys"),
             )
         )
     return "".join(parts)

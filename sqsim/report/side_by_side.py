@@ -41,7 +41,7 @@ _PICTURED = (
     TTFT_P50,
     TPOT_P50,
 )
-_COUNTED = {COMPLETED.key, FAILED.key}
+_WITHOUT_CHANGE = {COMPLETED.key, FAILED.key, "regret_tokens"}
 _EDGE = 150  # %; a queue that grows a hundredfold must not hide every other change
 
 
@@ -146,7 +146,7 @@ def _picture(points: Sequence[Point], base: Point, palette: Palette, with_publis
 
 def _cell(point: Point, base: Point | None, measure: Measure) -> str:
     text = value_cell(point.metrics.get(measure.key))
-    if base is None or point is base or measure.key in _COUNTED:
+    if base is None or point is base or measure.key in _WITHOUT_CHANGE:
         return text
     relative = change(point.metrics.get(measure.key), base.metrics.get(measure.key))
     return text if relative is None else f'{text}<span class="change">{percent(relative)}</span>'
