@@ -31,7 +31,7 @@ class Eviction(NamedTuple):
 
 
 class Clearing(NamedTuple):
-    """One clearing of the context: the cursors, and the spans to drop, sorted and disjoint."""
+    """One clearing of the context: the cursors, and the spans of KV to drop in place, sorted and disjoint."""
 
     evicted: tuple[Eviction, ...]
     spans: tuple[Span, ...]
@@ -183,10 +183,11 @@ class Context:
                 kept.append(_Piece(piece.run, None, False))
             position += size
         self._pieces = kept
-        if self._in_place and self.kv_tokens:
-            freed = sum(stop - start for start, stop in spans)
-            self.kv_tokens -= freed
-            self.shift += freed
+        if not self._in_place or not self.kv_tokens:
+            spans = []  # the next prompt leaves them out; there is no KV to clear
+        freed = sum(stop - start for start, stop in spans)
+        self.kv_tokens -= freed
+        self.shift += freed
         evicted = tuple(
             Eviction(cursor, tokens, self._open.pop(cursor).opened) for cursor, tokens in lost.items()
         )

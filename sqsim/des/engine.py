@@ -64,6 +64,7 @@ class Engine:
         self._live: dict[Request, Submission] = {}
         self._wake: simpy.Event | None = None
         self._gpu_free_s = 0.0
+        self._hopeless: Request | None = None  # being aborted because nothing can ever make room for it
 
     def submit(self, request: Request) -> Submission:
         """Queue a request. What can never fit fails at once, by name, and is never queued."""
@@ -123,13 +124,13 @@ class Engine:
                 pending = launched
             elif launched is not None:
                 pending = launched
-            elif not scheduler.waiting:
+            elif not scheduler.waiting and scheduler.chunked is None:
                 scheduler.became_idle()
                 yield from self._sleep()
             elif not blocked:
                 blocked = True  # an abort may have freed memory in this very round: try once more
                 continue
-            elif not self._fail_blocked_head():
+            elif not self._fail_blocked():
                 yield from self._sleep()
             blocked = False
 
@@ -174,10 +175,14 @@ class Engine:
             self._end(self._live[request])
 
     def _end(self, submission: Submission) -> None:
-        del self._live[submission.request]
+        request = submission.request
+        del self._live[request]
         submission.end_s = self._env.now
-        finish = submission.request.finish
-        submission.done.succeed(None if finish in {"stop", "length"} else finish)
+        if request is self._hopeless:
+            self._hopeless = None
+            submission.done.succeed(NEVER_FITS)
+        else:
+            submission.done.succeed(None if request.finish in {"stop", "length"} else request.finish)
 
     def _end_elsewhere(self) -> None:
         """Requests that ended in no result: aborted in the queue, or out of memory when alone."""
@@ -185,16 +190,12 @@ class Engine:
         for request in ended:
             self._end(self._live[request])
 
-    def _fail_blocked_head(self) -> bool:
-        """Nothing runs and the queue's head cannot start: fail it if no later event could change that."""
+    def _fail_blocked(self) -> bool:
+        """Nothing runs, and the half-prefilled request or the queue's head cannot go on: fail it, unless others can help."""
         scheduler = self._scheduler
         if not scheduler.limits.release_idle_sessions and scheduler.usage().idle_sessions:
             return False  # a pinned session may still be closed
-        head = scheduler.waiting[0]
-        submission = self._live[head]
-        scheduler.abort(head.rid)
-        scheduler.ended.remove(head)
-        del self._live[head]
-        submission.end_s = self._env.now
-        submission.done.succeed(NEVER_FITS)
+        self._hopeless = scheduler.chunked or scheduler.waiting[0]
+        scheduler.abort(self._hopeless.rid)
+        self._end_elsewhere()
         return True

@@ -386,7 +386,10 @@ class Scheduler:
 
     def check(self) -> None:
         """Audit every account by an independent walk; an AssertionError names what is off (law 2)."""
-        audit(self.kv, self.waiting, self._in_flight(), self.limits)
+        in_flight = self._in_flight()
+        if self._pending is not None:  # rule 22: about to end, and no longer on the running list
+            in_flight += [r for r in self._pending.requests if r.row is not None and r not in in_flight]
+        audit(self.kv, self.waiting, in_flight, self.limits)
 
     def _in_flight(self) -> list[Request]:
         """Requests that hold KV: running, just prefilled, or between two chunks."""
