@@ -129,7 +129,7 @@ def _parse(text: str) -> Any:
 
 
 def _mended(value: Any) -> Any:
-    """The value with U+FFFD for halves of characters (`"\\ud83d"`), which recorders leave where they cut a text."""
+    """The value with U+FFFD for halves of characters (a lone `ud83d` escape), which recorders leave where they cut a text."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
