@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,7 +86,7 @@ def test_a_file_with_odd_values_is_imported_or_named(name, data, tmp_path_factor
         if isinstance(container, dict) and data.draw(st.booleans()):
             del container[key]
         else:
-            container[key] = data.draw(ODD)
+            container[key] = copy.deepcopy(data.draw(ODD))  # a later draw may change it
         if not any(True for _ in places(values)):
             return
     path = folder / "odd.jsonl"
