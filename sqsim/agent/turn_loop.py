@@ -234,14 +234,18 @@ class TurnLoop:
     def _apply_aux(self, turn: int) -> list[Action]:
         """Algorithm 1, step 1: a finished thread's ids are cleared and the thread forgotten."""
         aux = self._alive
-        if aux is None or not aux.finished:
+        if aux is None:
             return self._clear((), "waited", turn)
+        if not aux.finished:
+            return []
         self._alive = None
         aux.applied_turn = turn
         aux.state = "malformed" if aux.decision.malformed else "applied" if turn == aux.turn + 1 else "late"
         return self._clear(aux.decision.named, f"aux:{aux.index}", turn)
 
     def _clear(self, cursors: Sequence[int], by: str, turn: int) -> list[Action]:
+        if self._alive is not None and self._options.in_place:
+            return []  # a living thread reads this KV (SGLANG.md, "Aux fork"); what waits goes at a later boundary
         clearing = self.context.evict(cursors)
         return [Clear(turn, clearing, by)] if clearing.evicted else []
 

@@ -49,7 +49,7 @@ class Scheduler:
         self._order = QueueOrder(self.kv, limits)
         self._ratio = NewTokenRatio(limits)
         self._last: Batch | None = None  # the batch of the previous round
-        self._pending: Batch | None = None  # the batch whose result is not in yet
+        self._unprocessed: list[Batch] = []  # batches whose results are not in yet, oldest first
         self._launched = 0
         self._abort_chunk = False
         self._left = False  # did a running request end since the last round?
@@ -143,7 +143,7 @@ class Scheduler:
             batch.retracted = done.retracted or []
         self._last = batch
         if batch is not None:
-            self._pending = batch
+            self._unprocessed.append(batch)
         return batch
 
     def _settle(self) -> None:
@@ -280,9 +280,8 @@ class Scheduler:
 
     def _without_finishing(self) -> list[Request]:
         """Running requests whose pending result will not end them by length; the others leave (rule 22)."""
-        pending = self._pending
-        if self.limits.overlap and pending is not None:
-            number = pending.number
+        if self.limits.overlap and self._unprocessed:
+            number = self._unprocessed[-1].number
             staying = [
                 request
                 for request in self.running
@@ -330,8 +329,7 @@ class Scheduler:
 
     def process_result(self, batch: Batch) -> Result:
         """Account for one token of every request in the batch (rules 23, 25, 27-29, 42)."""
-        if self._pending is batch:
-            self._pending = None
+        self._unprocessed.remove(batch)
         result = Result([], [])
         for request, _, _ in batch.prefill:
             if request.retracted or (request.finish is not None and not request.middle_chunks):
@@ -386,10 +384,9 @@ class Scheduler:
 
     def check(self) -> None:
         """Audit every account by an independent walk; an AssertionError names what is off (law 2)."""
-        in_flight = self._in_flight()
-        if self._pending is not None:  # rule 22: about to end, and no longer on the running list
-            in_flight += [r for r in self._pending.requests if r.row is not None and r not in in_flight]
-        audit(self.kv, self.waiting, in_flight, self.limits)
+        # Rule 22: who is about to end has left the running list and still holds its row.
+        ending = [request for batch in self._unprocessed for request in batch.requests if request.row is not None]
+        audit(self.kv, self.waiting, list(dict.fromkeys(self._in_flight() + ending)), self.limits)
 
     def _in_flight(self) -> list[Request]:
         """Requests that hold KV: running, just prefilled, or between two chunks."""

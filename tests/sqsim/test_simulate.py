@@ -33,7 +33,15 @@ POLICIES = [
     *(
         {
             "cache": cache,
-            "policy": {"name": "sidequest", "k": 2, "recall": 0.7, "false_rate": 0.2, "aux_tokens": 20, "after_eviction": after, "aux_start": start},
+            "policy": {
+                "name": "sidequest",
+                "k": 2,
+                "recall": 0.7,
+                "false_rate": 0.2,
+                "aux_tokens": 20,
+                "after_eviction": after,
+                "aux_start": start,
+            },
         }
         for cache, after in (("radix", "reprefill"), ("session", "in_place"))
         for start in ("after_main_prefill", "with_main")
@@ -111,6 +119,17 @@ class Watched(Scheduler):
 @settings(max_examples=120, deadline=None)
 @given(families(), scenarios())
 def test_laws_on_random_runs(tmp_path_factory, found, scenario):
+    audited_run(tmp_path_factory, found, scenario)
+
+
+@pytest.mark.long
+@settings(max_examples=5000, deadline=None)
+@given(families(max_tasks=8, max_turns=10), scenarios())
+def test_laws_on_many_random_runs(tmp_path_factory, found, scenario):
+    audited_run(tmp_path_factory, found, scenario)
+
+
+def audited_run(tmp_path_factory, found, scenario) -> None:
     directory = tmp_path_factory.mktemp("run")
     Watched.rounds = 0
     with pytest.MonkeyPatch.context() as patch:
@@ -123,7 +142,14 @@ def check_laws(record: RunRecord, found: Sequence[Task], scenario: dict) -> None
     # Law 1: every task ends exactly once, completed or by a known name.
     tasks = {row["task"]: row for row in rows(record.tasks)}
     assert sorted(tasks) == sorted(t.task_id for t in found)
-    assert {t["outcome"] for t in tasks.values()} <= {"completed", "context_limit", "kv_capacity", "turn_limit", "parent_ended", "out_of_memory"}
+    assert {t["outcome"] for t in tasks.values()} <= {
+        "completed",
+        "context_limit",
+        "kv_capacity",
+        "turn_limit",
+        "parent_ended",
+        "out_of_memory",
+    }
     # Law 2: memory is conserved in every row, and all of it free or in the tree at the end.
     capacity = record.run["kv_capacity"]["tokens"]
     engine = rows(record.engine)
@@ -146,7 +172,10 @@ def check_laws(record: RunRecord, found: Sequence[Task], scenario: dict) -> None
         step = by_id[row["task"]]
         recorded = step.turns[row["turn"]] if row["turn"] < len(step.turns) else step.answer
         assert row["output_tokens"] == recorded.output_tokens
-        assert row["resident_tokens_after"] - row["prompt_tokens"] - row["output_tokens"] in {-1, 0}  # RULES.md, rule 27
+        assert row["resident_tokens_after"] - row["prompt_tokens"] - row["output_tokens"] in {
+            -1,
+            0,
+        }  # RULES.md, rule 27
     if scenario["policy"]["name"] == "none" and all(t["outcome"] == "completed" for t in tasks.values()):
         assert pc.sum(record.turns["output_tokens"]).as_py() == sum(
             sum(s.output_tokens for s in (*t.turns, *([t.answer] if t.answer else []))) for t in found
@@ -154,7 +183,12 @@ def check_laws(record: RunRecord, found: Sequence[Task], scenario: dict) -> None
         assert record.evictions.num_rows == 0
     # Law 8: an aux thread's cost is counted, cancelled or not, and it never names what came after its fork.
     for row in rows(record.aux):
-        opened = {c.cursor: at for at, s in enumerate(by_id[row["task"]].turns) for c in s.calls if c.cursor is not None}
+        opened = {
+            c.cursor: at
+            for at, s in enumerate(by_id[row["task"]].turns)
+            for c in s.calls
+            if c.cursor is not None
+        }
         assert all(opened[cursor] < row["spawn_turn"] for cursor in row["named"])
         assert row["prompt_tokens"] > row["fork_tokens"]
         if row["state"] in {"applied", "late"}:
@@ -213,7 +247,9 @@ def test_what_can_never_fit_fails_by_name_and_the_run_goes_on(tmp_path):
 
 def test_kv_far_below_the_peak_demand_does_not_livelock(tmp_path):
     made = [chain(6, name=f"t{n}") for n in range(8)]
-    record = run(made, tmp_path, engine={"kv_capacity": 1200, "schedule_conservativeness": 0.1}, load={"concurrency": 8})
+    record = run(
+        made, tmp_path, engine={"kv_capacity": 1200, "schedule_conservativeness": 0.1}, load={"concurrency": 8}
+    )
     assert metrics(record)["tasks_completed"] == 8
 
 
@@ -225,7 +261,9 @@ def test_in_place_computes_only_what_is_new_and_reprefill_what_is_behind_the_cut
         record = run([made], tmp_path, engine={"cache": cache}, policy=policy)
         computed[after] = [r["computed_tokens"] for r in rows(record.turns)]
         prompts = [r["prompt_tokens"] for r in rows(record.turns)]
-    assert computed["in_place"][1:] == [200] * 6  # the response; the extra decode row behind the stop token left all of the output (rule 27)
+    assert (
+        computed["in_place"][1:] == [200] * 6
+    )  # the response; the extra decode row behind the stop token left all of the output (rule 27)
     assert computed["reprefill"][1] == 200
     cut = 70 + 25  # what stands before the first evicted span
     assert computed["reprefill"][2] == prompts[2] - cut
@@ -243,7 +281,9 @@ def test_aux_shares_the_whole_context_after_main_prefill(tmp_path):
 def test_sub_agents_run_beside_the_loop_and_the_parent_waits(tmp_path):
     from sqsim.trace.schema import Parent, Spawn
 
-    child = chain(4, name="child").model_copy(update={"parent": Parent(task_id="p", turn=0), "spawn": Spawn(turn=0, join_turn=1)})
+    child = chain(4, name="child").model_copy(
+        update={"parent": Parent(task_id="p", turn=0), "spawn": Spawn(turn=0, join_turn=1)}
+    )
     record = run([chain(2, name="p"), child], tmp_path, load={"concurrency": 1})
     tasks = {r["task"]: r for r in rows(record.tasks)}
     turns = [r for r in rows(record.turns) if r["task"] == "p"]
@@ -255,7 +295,9 @@ def test_sub_agents_run_beside_the_loop_and_the_parent_waits(tmp_path):
 def test_a_parent_that_fails_takes_unstarted_sub_agents_with_it_by_name(tmp_path):
     from sqsim.trace.schema import Parent, Spawn
 
-    child = chain(1, name="child").model_copy(update={"parent": Parent(task_id="p", turn=1), "spawn": Spawn(turn=1, join_turn=2)})
+    child = chain(1, name="child").model_copy(
+        update={"parent": Parent(task_id="p", turn=1), "spawn": Spawn(turn=1, join_turn=2)}
+    )
     record = run([chain(3, name="p"), child], tmp_path, max_turns=1)
     assert {r["task"]: r["outcome"] for r in rows(record.tasks)} == {"p": "turn_limit", "child": "parent_ended"}
 
@@ -264,7 +306,12 @@ def test_loads_start_tasks_when_they_say(tmp_path):
     made = [chain(1, name=f"t{n}", arrival_s=10.0 + 4 * n) for n in range(4)]
     starts = lambda record: [r["start_s"] for r in sorted(rows(record.tasks), key=lambda r: r["task"])]  # noqa: E731
     assert starts(run(made, tmp_path, load={"as_recorded": True, "speedup": 2.0})) == [0.0, 2.0, 4.0, 6.0]
-    assert starts(run(made, tmp_path, load={"rate_per_s": 0.25, "arrivals": "uniform"})) == [4.0, 8.0, 12.0, 16.0]
+    assert starts(run(made, tmp_path, load={"rate_per_s": 0.25, "arrivals": "uniform"})) == [
+        4.0,
+        8.0,
+        12.0,
+        16.0,
+    ]
     poisson = starts(run(made, tmp_path, load={"rate_per_s": 0.25}))
     assert poisson == sorted(poisson)
     closed = run(made, tmp_path, load={"concurrency": 1})
@@ -273,7 +320,9 @@ def test_loads_start_tasks_when_they_say(tmp_path):
 
 
 def test_resampling_draws_with_replacement_and_keeps_shared_prefixes(tmp_path):
-    record = run([chain(1, name="a"), chain(2, name="b")], tmp_path, tasks=7, resample=True, load={"concurrency": 7})
+    record = run(
+        [chain(1, name="a"), chain(2, name="b")], tmp_path, tasks=7, resample=True, load={"concurrency": 7}
+    )
     names = [r["task"] for r in rows(record.tasks)]
     assert len(set(names)) == 7
     assert {name.split("#")[0] for name in names} <= {"a", "b"}
@@ -306,7 +355,9 @@ def test_the_engine_has_no_clock_of_its_own():
 
 def test_oracle_never_evicts_what_is_used_later_and_sidequest_pays_for_its_threads(tmp_path):
     made = [chain(8, name=f"t{n}", uses={7: (0, 3), 8: (1,)}) for n in range(4)]
-    oracle = metrics(run(made, tmp_path, engine={"cache": "session"}, policy={"name": "oracle"}, load={"concurrency": 4}))
+    oracle = metrics(
+        run(made, tmp_path, engine={"cache": "session"}, policy={"name": "oracle"}, load={"concurrency": 4})
+    )
     assert oracle["evicted_then_used"] == 0
     assert oracle["evictions"] > 0
     careless = {"name": "sidequest", "k": 1, "recall": 1.0, "false_rate": 1.0, "aux_tokens": 20}
