@@ -24,7 +24,9 @@ def retract(kv: KvCache, running: list[Request]) -> Retraction:
     """
     kept = sorted(running, key=lambda request: (request.n_out, -request.n_in), reverse=True)
     retracted: list[Request] = []
-    while len(kept) > 1 and (not retracted or not kv.room_for_decode(kept)):
+    while not retracted or not kv.room_for_decode(kept):
+        if len(kept) == 1:
+            break
         request = kept.pop()
         kv.retract(request)
         _reset(request)
