@@ -20,6 +20,7 @@ $(VENV)/installed: pyproject.toml
 
 demo: install  ## the main job on FRAMES-like and real traces; ends by naming the HTML report
 	$(BIN)/sqsim trace synth --profile frames --tasks 424 --seed 0 --overwrite -o $(OUT)/demo/frames-424.jsonl.zst
+	$(BIN)/sqsim trace import traces/weka --overwrite -o $(OUT)/demo/weka.jsonl.zst
 	$(BIN)/sqsim study reports/demo/study.yaml --output-dir $(OUT)/demo/study --overwrite
 	$(BIN)/sqsim report $(OUT)/demo/study --overwrite -o $(OUT)/demo/report.html
 

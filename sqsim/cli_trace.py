@@ -63,8 +63,12 @@ def export_command(
     if to != "mooncake":
         raise InputError(f"--to {to!r} is no known format; use mooncake")
     check_free(output, overwrite)
-    number = export_mooncake(read_tasks(file), output)
-    print_pairs("", [("requests", number), ("written to", str(output))])
+    written = export_mooncake(read_tasks(file), output)
+    print_pairs("", [("tasks", written.tasks), ("requests", written.lines), ("written to", str(output))])
+    if written.lost:
+        print_rows(
+            "", ["what the format cannot say", "times"], [[text, times] for text, times in written.lost.items()]
+        )
 
 
 @app.command("synth")

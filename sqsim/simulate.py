@@ -282,7 +282,13 @@ def _read(paths: Sequence[Path]) -> list[Task]:
 
 
 def _trace(path: Path, name: str) -> dict[str, Any]:
-    return {"path": name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    """A trace's name as the scenario has it, and its content's sha256; a directory's covers its files and their names."""
+    total = hashlib.sha256()
+    for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
+        if path.is_dir():
+            total.update(file.relative_to(path).as_posix().encode())
+        total.update(file.read_bytes())
+    return {"path": name, "sha256": total.hexdigest()}
 
 
 def _flat(roots: Sequence[Instance]) -> list[Instance]:

@@ -75,10 +75,11 @@ class RunMain(NamedTuple):
 
 
 class RunTools(NamedTuple):
-    """Wait for the tools and the user of `turn`, and for sub-agents that join before the next main step."""
+    """Wait for the tools of `turn`, then for sub-agents that join before the next main step, then for the user."""
 
     turn: int
-    wait_s: float
+    tool_wait_s: float
+    user_wait_s: float
 
 
 class Finish(NamedTuple):
@@ -166,7 +167,7 @@ class TurnLoop:
         wait = step.tool_wait_s
         if self._options.tool_wait_cap_s is not None:
             wait = min(wait, self._options.tool_wait_cap_s)
-        return [*actions, RunTools(self.turn, wait + step.user_wait_s)]
+        return [*actions, RunTools(self.turn, wait, step.user_wait_s)]
 
     def tools_returned(self, *, kv_kept: bool) -> list[Action]:
         """The last tool of the turn has returned: the next boundary. `kv_kept`: the server still holds the KV."""

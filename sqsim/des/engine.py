@@ -110,7 +110,8 @@ class Engine:
         pending: tuple[Batch, float] | None = None
         blocked = False
         while True:
-            yield _Round(env)
+            if env.peek() <= env.now:
+                yield _Round(env)  # something else is due at this instant, and comes first
             batch = scheduler.next_batch()
             self._end_elsewhere()
             launched = None if batch is None else (batch, self._launch(batch))

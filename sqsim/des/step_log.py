@@ -26,6 +26,7 @@ class _Interval:
     usage: Usage
     used_token_s: float
     ratio: float
+    ranges: tuple[str, ...] = ()
 
 
 def _used(usage: Usage) -> int:
@@ -46,8 +47,6 @@ class StepLog:
 
     def step(self, t0_s: float, t1_s: float, batch: Batch, work: StepWork, scheduler: Scheduler) -> None:
         """One forward step, from the start of its forward pass to the end."""
-        for name in self._cost.out_of_range(work):
-            self.out_of_range[name] = self.out_of_range.get(name, 0) + 1
         usage, waiting, running = scheduler.usage(), len(scheduler.waiting), len(scheduler.running)
         plain = batch.mode == "decode" and not (batch.reclaimed or batch.retracted or batch.released_sessions)
         size, held = len(batch.requests), self._open
@@ -68,6 +67,8 @@ class StepLog:
                 held.ratio = scheduler.ratio
                 return
             self._close()
+        # Looked up once an interval: alike steps leave a range together, but for the few in which a context grows out of it.
+        ranges = self._cost.out_of_range(work)
         context = work.decode_context + sum(extend + prefix for extend, prefix in work.prefill)
         tokens = work.decode_requests + sum(extend for extend, _ in work.prefill)
         interval = _Interval(
@@ -82,6 +83,7 @@ class StepLog:
             usage,
             _used(usage) * (t1_s - t0_s),
             scheduler.ratio,
+            ranges,
         )
         if plain:
             self._open = interval
@@ -123,6 +125,8 @@ class StepLog:
 
     def _write(self, mode: str, row: _Interval, retracted: int, reclaimed: int, released: int) -> None:
         usage = row.usage
+        for name in row.ranges:
+            self.out_of_range[name] = self.out_of_range.get(name, 0) + row.steps
         self.rows.append(
             t0_s=row.t0_s,
             t1_s=row.t1_s,

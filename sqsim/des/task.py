@@ -163,13 +163,15 @@ class AgentTask:
         for child in self.children:
             if child.turn == action.turn:
                 child.process = self._env.process(child.task.process())
-        yield self._env.timeout(action.wait_s)
+        yield self._env.timeout(action.tool_wait_s)
         for child in self.children:
             if child.process is not None and child.join_turn <= action.turn + 1 and child.process.is_alive:
                 yield child.process
         if self._tool_turn is not None:
             self._tool_turn["tool_end_s"] = self._env.now
         self._flush_turn()
+        if action.user_wait_s:
+            yield self._env.timeout(action.user_wait_s)
 
     def _clear(self, action: Clear) -> None:
         if self._options.in_place and self._session is not None and action.clearing.spans:

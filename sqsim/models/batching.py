@@ -385,7 +385,9 @@ class Scheduler:
     def check(self) -> None:
         """Audit every account by an independent walk; an AssertionError names what is off (law 2)."""
         # Rule 22: who is about to end has left the running list and still holds its row.
-        ending = [request for batch in self._unprocessed for request in batch.requests if request.row is not None]
+        ending = [
+            request for batch in self._unprocessed for request in batch.requests if request.row is not None
+        ]
         audit(self.kv, self.waiting, list(dict.fromkeys(self._in_flight() + ending)), self.limits)
 
     def _in_flight(self) -> list[Request]:

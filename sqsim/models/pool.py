@@ -88,11 +88,11 @@ class Pool:
 
     def trim(self, row: Row, length: int) -> None:
         """Free what a row holds beyond `length`; the page it ends in stays."""
-        assert row.slid <= length, f"row cut to {length} tokens, below its window cursor {row.slid}"
-        freed = self.ceil(row.length) - self.ceil(length)
-        if freed > 0:
-            self.give(freed, freed)
+        end, keep = self.ceil(row.length), self.ceil(length)
+        if end > keep:
+            self.give(end - keep, end - max(keep, row.slid))
         row.length = min(row.length, length)
+        row.slid = min(row.slid, row.length)
 
     def slide(self, row: Row, length: int, floor: int | None = None) -> None:
         """Free the row's window slots that a token at `length` no longer sees (rule 39).

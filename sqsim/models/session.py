@@ -80,7 +80,6 @@ class Sessions:
             before = self._pool.owned(row)
             if self._pool.page > 1 and row.slid > prefix:
                 prefix = self._pool.floor(prefix)
-            row.slid = min(row.slid, prefix)
             self._pool.trim(row, prefix)
             self.idle_tokens -= before - self._pool.owned(row)
         return prefix
@@ -108,7 +107,6 @@ class Sessions:
         if row.length > length:
             if self._pool.page > 1 and row.slid > length:
                 length = self._pool.floor(length)
-            row.slid = min(row.slid, length)
             self._pool.trim(row, length)
         session.content = split(session.content, row.length)[0]
         session.publishes, session.turn = False, None
@@ -177,7 +175,9 @@ class Sessions:
         forks = self._forks.get(name)
         if not forks:
             return None
-        return max(0, min(fork.fork_tokens or 0 for fork in forks) - self._pool.window)
+        # An admitted fork reads what the row held then, which may be less than it asked for.
+        reads = [fork.row.shared if fork.row is not None else fork.fork_tokens or 0 for fork in forks]
+        return max(0, min(reads) - self._pool.window)
 
     # Between turns.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -159,7 +160,7 @@ def check_laws(record: RunRecord, found: Sequence[Task], scenario: dict) -> None
         assert sum(held) == capacity
         assert 0 <= row["kv_used_mean"] <= capacity
     # Law 3: time goes forward, rows do not overlap.
-    for before, after in zip(engine, engine[1:], strict=False):
+    for before, after in itertools.pairwise(engine):
         assert before["t0_s"] < before["t1_s"] <= after["t0_s"] + 1e-12
     # Law 6: tokens add up.
     by_id = {t.task_id: t for t in found}

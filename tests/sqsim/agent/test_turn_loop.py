@@ -262,7 +262,7 @@ def test_the_wait_is_tools_and_user_and_may_be_capped():
         )
     )
     waits = [
-        a.wait_s
+        a.tool_wait_s + a.user_wait_s
         for limit in (None, 2.0)
         for a in _first_turn(loop(made, tool_wait_cap_s=limit))
         if isinstance(a, RunTools)
