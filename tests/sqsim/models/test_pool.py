@@ -42,6 +42,17 @@ def test_sliding_frees_window_slots_behind_the_window_only():
     assert row.slid == 172
 
 
+def test_a_cut_below_the_slid_part_frees_only_live_window_slots():
+    pool = Pool(Limits(1000, swa_capacity=800, swa_window=127))
+    row = Row(0, 0)
+    pool.extend(row, 300)
+    pool.slide(row, 299)
+    pool.trim(row, 100)
+    assert (row.slid, pool.free, pool.window_free) == (100, 900, 800)
+    pool.release(row)
+    assert (pool.free, pool.window_free) == (1000, 800)
+
+
 def test_sliding_stops_at_what_a_fork_reads():
     pool = Pool(Limits(1000, swa_capacity=800, swa_window=127))
     row = Row(0, 0)

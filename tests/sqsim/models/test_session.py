@@ -252,6 +252,23 @@ def test_mains_window_waits_for_the_fork():
     plugin.run()
 
 
+def test_what_a_fork_reads_is_what_the_row_held_when_it_started():
+    """Asked for more than main's row had: the window is kept for less, and survives main's abort."""
+    plugin = server(swa_capacity=3000, swa_window=127)
+    first = turn(plugin, "t1", 300, publish_tokens=100)
+    prompt = follow_up(first, 50)
+    main = request("t2", prompt, 300, session="s")
+    aux = request("x2", concat(prompt, fresh(12)), 290, role="aux", session="s", fork_tokens=main.n_in)
+    plugin.submit(main, aux)
+    plugin.run(until=lambda: main.n_out > 200)
+    assert aux.cached_tokens == first.kv_tokens == 309
+    assert plugin.scheduler.kv.sessions.get("s").row.slid <= 309 - 127
+    plugin.scheduler.abort("t2")
+    plugin.run(until=lambda: main.finish is not None)
+    assert plugin.scheduler.kv.sessions.get("s").row.length == 309
+    plugin.run()
+
+
 def test_retraction_of_a_turn_keeps_its_kv_in_stock_and_frees_it_with_the_plugin():
     """Rule 36 (src), and SGLANG.md's soft eviction."""
     for plugin, kept in ((False, True), (True, False)):
