@@ -19,6 +19,9 @@ from rich.text import Text
 
 from sqsim.errors import InputError, RunError
 
+_ANY_WIDTH = 1000
+"""Columns: wider than any table of ours."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is at the output path.")]
@@ -42,9 +45,8 @@ def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_shown(value)) for value in row))
-    console = Console(file=sys.stdout)
-    if not console.is_terminal:  # a pipe or a file has no width to keep to
-        console = Console(file=sys.stdout, width=max(console.measure(table).maximum, 80))
+    # A pipe or a file has no width to keep to.
+    console = Console(file=sys.stdout) if sys.stdout.isatty() else Console(file=sys.stdout, width=_ANY_WIDTH)
     console.print(table)
 
 

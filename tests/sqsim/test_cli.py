@@ -1,0 +1,119 @@
+"""The commands as a script sees them: what is on stdout, exit codes, files (DESIGN.md, "Commands"; SPEC.md, "Flags")."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sqsim.trace.store import read_tasks, write_tasks
+from tests.sqsim.tasks import chain
+
+ROOT = Path(__file__).parents[2]
+
+KEYS = """tasks_total tasks_completed tasks_failed run_time_s output_tokens aux_output_tokens output_tok_s total_tok_s
+output_tok_s_peak kv_capacity_tokens kv_usage_peak kv_usage_mean peak_tokens_mean peak_tokens_p50 peak_tokens_completed_mean
+kv_reads_main_tokens kv_reads_aux_tokens prefill_tokens cached_tokens evicted_tokens evictions evicted_then_used evicted_uses
+aux_spawned aux_applied aux_late aux_cancelled retractions ttft_s_p50 ttft_s_p90 ttft_s_p99 tpot_s_p50 tpot_s_p90 tpot_s_p99
+task_s_p50 task_s_p90 task_s_p99 simulated wall_s kv_held_peak aux_malformed reclaimed_tokens released_sessions""".split()
+
+
+def sqsim(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from sqsim.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    write_tasks(tmp_path / "trace.jsonl", [chain(4, name=f"t{n}", uses={3: (0,)}) for n in range(3)])
+    path = tmp_path / "scenario.yaml"
+    path.write_text("traces: trace.jsonl\nmodel: tiny-llama\nengine: {gpu: cpu, kv_capacity: 4000}\n")
+    return path
+
+
+def test_json_has_every_key_that_scripts_rely_on(scenario):
+    done = sqsim("run", scenario, "--json", "--quiet", cwd=scenario.parent)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert not set(KEYS) - set(found)
+    assert found["simulated"] is True
+    assert found["tasks_completed"] == 3
+
+
+def test_run_compare_report(scenario):
+    base = scenario.parent
+    in_place = ("--set", "engine.cache=session", "--set", "policy={name: sidequest, k: 2}")
+    assert sqsim("run", scenario, "--output-dir", "none", cwd=base).returncode == 0
+    assert sqsim("run", scenario, *in_place, "--output-dir", "sq", cwd=base).returncode == 0
+    again = sqsim("run", scenario, "--output-dir", "none", cwd=base)
+    assert again.returncode == 2
+    assert "--overwrite" in again.stderr
+    compared = sqsim("compare", "none", "sq", "--json", cwd=base)
+    assert json.loads(compared.stdout)["metrics"]["evictions"]["values"][0] == 0
+    assert sqsim("report", "none", "sq", "-o", "page.html", cwd=base).returncode == 0
+    assert (base / "page.html").read_text().startswith("<!")
+    assert sqsim("compare", "none", cwd=base).returncode == 2
+
+
+def test_trace_verbs(tmp_path):
+    assert (
+        sqsim("trace", "synth", "--tasks", "4", "--scale", "0.1", "-o", "t.jsonl.zst", cwd=tmp_path).returncode
+        == 0
+    )
+    assert len(list(read_tasks(tmp_path / "t.jsonl.zst"))) == 4
+    assert json.loads(sqsim("trace", "validate", "t.jsonl.zst", "--json", cwd=tmp_path).stdout)["tasks"] == 4
+    assert json.loads(sqsim("trace", "stats", "t.jsonl.zst", "--json", cwd=tmp_path).stdout)["tasks"] == 4
+    assert (
+        sqsim("trace", "export", "t.jsonl.zst", "--to", "mooncake", "-o", "m.jsonl", cwd=tmp_path).returncode
+        == 0
+    )
+    done = sqsim("trace", "import", ROOT / "traces" / "weka", "-o", "w.jsonl", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tasks"] == 7
+
+
+def test_lockstep_says_yes_and_no(tmp_path):
+    recording = ROOT / "tests" / "data" / "sglang-schedules" / "Q"
+    same = sqsim("lockstep", recording, "--json", cwd=tmp_path)
+    assert same.returncode == 0
+    assert json.loads(same.stdout)[0]["differences"] == []
+    copy = tmp_path / "Q"
+    copy.mkdir()
+    for name in ("server.json", "workload.json", "responses.json", "steps.jsonl.gz"):
+        (copy / name).write_bytes((recording / name).read_bytes())
+    server = json.loads((copy / "server.json").read_text())
+    server["pool_tokens"] += 1
+    (copy / "server.json").write_text(json.dumps(server))
+    assert sqsim("lockstep", copy, cwd=tmp_path).returncode == 1
+
+
+def test_support_names_evidence(tmp_path):
+    rows = json.loads(sqsim("support", "--json", cwd=tmp_path).stdout)
+    mine = next(row for row in rows if (row["model"], row["gpu"]) == ("gpt-oss-20b", "h100-sxm"))
+    assert mine["evidence"]["moe"] == "measured"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (("run", "nowhere.yaml"), "nowhere.yaml"),
+        (("run", "scenario.yaml", "--set", "engine.cahce=session"), "cache"),
+        (("run", "scenario.yaml", "--set", "policy={name: sidequest}"), "engine.cache: session"),
+        (("run", "scenario.yaml", "--set", "traces=missing.jsonl"), "missing.jsonl"),
+        (("run", "scenario.yaml", "--set", "engine.gpu=abacus"), "h100-sxm"),
+        (("run", "scenario.yaml", "--set", "model=gpt-9"), "gpt-oss-20b"),
+        (("trace", "validate", "scenario.yaml"), "scenario.yaml"),
+        (("report", "nowhere", "-o", "x.html"), "nowhere"),
+        (("compare", "nowhere", "nowhere"), "nowhere"),
+        (("lockstep", "nowhere"), "nowhere"),
+    ],
+)
+def test_wrong_input_is_one_error_that_names_it(scenario, arguments, names):
+    done = sqsim(*arguments, cwd=scenario.parent)
+    assert done.returncode == 2, done.stderr
+    assert names in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
