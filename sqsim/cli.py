@@ -207,18 +207,22 @@ def _covered(row: dict[str, Any]) -> list[Any]:
     ]
 
 
+def _below(path: Path) -> list[Path]:
+    """The recordings in a directory or in the directories below it."""
+    return [log.parent for log in path.rglob("steps.jsonl.gz")]
+
+
 @app.command("lockstep")
 def lockstep_command(
-    recordings: Annotated[
-        list[Path], typer.Argument(help="Directories with server.json, workload.json, steps.jsonl.gz.")
-    ],
+    recordings: Annotated[list[Path], typer.Argument(help="Recordings, or directories that hold some.")],
     as_json: Json = False,
 ) -> None:
     """Hold the simulated scheduler against recorded schedules of a real SGLang, batch by batch (law 11).
 
     Exit code 1 when anything differs.
     """
-    reports = [(path, replay(path)) for path in recordings]
+    found = [recording for path in recordings for recording in (sorted(_below(path)) or [path])]
+    reports = [(path, replay(path)) for path in found]
     if as_json:
         print_json([report.to_json() for path, report in reports])
     else:
