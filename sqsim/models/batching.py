@@ -342,11 +342,12 @@ class Scheduler:
                 self.kv.publish(request, request.extend_end)
                 request.prefix = request.extend_end
         for request in batch.decoding:
-            if request.finish is None and not request.retracted:
-                request.n_out += 1
-                if request.n_out == 1 or request.n_out >= request.ends_at:
-                    request.n_out -= 1
-                    self._commit(request, result)
+            if request.finish is not None or request.retracted:
+                continue
+            if request.n_out and request.n_out + 1 < request.ends_at:
+                request.n_out += 1  # neither its first token nor its last: nothing else to do
+            else:
+                self._commit(request, result)
         return result
 
     def _commit(self, request: Request, result: Result) -> None:
