@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqsim.report import fill, published
+from sqsim.report import fill, losses, published
+from sqsim.report.headline import best, elsewhere, headline, where
 from sqsim.report.measures import (
     AUX_TOKENS,
     COMPLETED,
-    EVICTED_THEN_USED,
     FAILED,
     KV_PEAK,
     OUTPUT_TOK_S,
     PEAK_TOKENS,
     READS_AUX,
     READS_MAIN,
+    RELEASED,
+    RETRACTIONS,
     RUN_TIME,
     TASK_P50,
     TPOT_P50,
     TTFT_P50,
-    Measure,
     change,
+    duration,
     number,
     percent,
+    share,
     written,
 )
 from sqsim.report.side_by_side import baseline, comparison_concurrency
@@ -36,47 +39,12 @@ def _joined(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _best(points: Sequence[Point], measure: Measure) -> Point | None:
-    known = [point for point in points if number(point.metrics.get(measure.key)) is not None]
-    return max(known, key=lambda point: number(point.metrics[measure.key]) or 0.0, default=None)
-
-
-def _where(point: Point) -> str:
-    return "" if point.concurrency is None else f" at {point.concurrency} tasks"
-
-
 def _places(points: Sequence[Point], panel: Panel) -> str:
     """`from 32 tasks on` where every higher number of tasks belongs to it, else `at 8, 16 and 24 tasks`."""
     values = sorted({point.concurrency for point in points if point.concurrency is not None})
     if len(values) > 1 and values == panel.concurrencies[-len(values) :]:
         return f"from {values[0]} tasks on"
     return f"at {_joined([str(value) for value in values])} tasks"
-
-
-def _throughput(panel: Panel, base: Point | None) -> str | None:
-    real = [point for point in panel.points if not point.is_oracle]
-    best = _best(real, OUTPUT_TOK_S)
-    if best is None:
-        return None
-    rate = f"{written(best.metrics[OUTPUT_TOK_S.key])} main output tok/s"
-    text = f"Highest throughput: {best.variant}, {rate}{_where(best)}"
-    if base is not None and best.variant != base.variant:
-        own = _best(panel.of(base.variant), OUTPUT_TOK_S)
-        if own is not None:
-            relative = change(best.metrics[OUTPUT_TOK_S.key], own.metrics[OUTPUT_TOK_S.key])
-            text += f"; {base.variant} reaches {written(own.metrics[OUTPUT_TOK_S.key])}{_where(own)} at best ({percent(relative)})"
-    elif base is not None:
-        text += ", so no policy here beats evicting nothing"
-    oracle = _best([point for point in panel.points if point.is_oracle], OUTPUT_TOK_S)
-    if oracle is not None:
-        text += f". The hindsight oracle, which no server can run, reaches {written(oracle.metrics[OUTPUT_TOK_S.key])}{_where(oracle)}"
-        wrong = number(best.metrics.get(EVICTED_THEN_USED.key))
-        if wrong and (change(best.metrics[OUTPUT_TOK_S.key], oracle.metrics[OUTPUT_TOK_S.key]) or 0) > 0:
-            text += (
-                f": less, as it keeps every response until its last use, while {best.variant} evicted "
-                f"{written(best.metrics[EVICTED_THEN_USED.key])} that were needed later, and what that would cost is not in these numbers"
-            )
-    return text + "."
 
 
 def _filling(panel: Panel) -> str | None:
@@ -108,23 +76,21 @@ def _cost(point: Point, base: Point | None) -> str | None:
     if aux is None or main is None or main == 0:
         return None
     parts = [
-        f"its aux threads generate {written(point.metrics[AUX_TOKENS.key])} tokens, {percent(aux / main).lstrip('+')} of main's output"
+        f"its aux threads generate {written(point.metrics[AUX_TOKENS.key])} tokens, {share(aux / main)} of main's output"
     ]
     reads_aux, reads = number(point.metrics.get(READS_AUX.key)), number(point.metrics.get(READS_MAIN.key))
     if reads_aux is not None and reads:
-        parts.append(f"their KV reads are {percent(reads_aux / reads).lstrip('+')} of main's")
+        parts.append(f"their KV reads are {share(reads_aux / reads)} of main's")
     if base is not None:
         feels = [
-            f"main's median {name} goes from {written(base.metrics.get(m.key))} to {written(point.metrics.get(m.key))} s ({percent(relative)})"
+            f"main's median {name} goes from {duration(base.metrics.get(m.key))} to {duration(point.metrics.get(m.key))} ({percent(relative)})"
             for name, m in (("TTFT", TTFT_P50), ("TPOT", TPOT_P50))
             if (relative := change(point.metrics.get(m.key), base.metrics.get(m.key))) is not None
         ]
         parts += feels
-    if number(point.metrics.get(EVICTED_THEN_USED.key)) is not None:
-        parts.append(
-            f"{written(point.metrics[EVICTED_THEN_USED.key])} of {written(point.metrics.get('evictions'))} evicted responses were needed later"
-        )
-    return f"What {point.variant} costs{_where(point)}: {', '.join(parts)}."
+    if losses.evicts(point):
+        parts.append(losses.loss(point))
+    return f"What {point.variant} costs{where(point)}: {', '.join(parts)}."
 
 
 def _gains(panel: Panel, variant: str, base: Point) -> list[tuple[Point, float]]:
@@ -145,13 +111,13 @@ def _worth(panel: Panel, point: Point, base: Point) -> str | None:
     if not better:
         low = min(gains, key=lambda pair: pair[1])
         return (
-            f"Is it worth it? Not here: {point.variant} never shortens the run by {percent(WORTH).lstrip('+')} or more against {base.variant} "
-            f"(best {percent(low[1])}{_where(low[0])})."
+            f"Is it worth it? Not here: {point.variant} never shortens the run by {share(WORTH)} or more against {base.variant} "
+            f"(best {percent(low[1])}{where(low[0])})."
         )
     top = min(better, key=lambda pair: pair[1])
     text = f"Is it worth it? {point.variant} shortens the run against {base.variant}"
-    if top[0].concurrency is None:
-        text += f" by {percent(-top[1]).lstrip('+')} under this load"
+    if top[0].concurrency is None or len(gains) == 1:
+        text += f" by {share(-top[1])}{where(top[0]) or ' under this load'}"
     else:
         text += f" {_places([pair[0] for pair in better], panel)}, most at {top[0].concurrency} tasks ({percent(top[1])})"
     others = [pair for pair in gains if pair not in better and pair[0].concurrency is not None]
@@ -168,13 +134,12 @@ def _worth(panel: Panel, point: Point, base: Point) -> str | None:
     ]
     if rivals:
         rivals.sort(key=lambda pair: pair[1])
-        text += (
-            f". There the others change it by: {', '.join(f'{name} {percent(gain)}' for name, gain in rivals)}"
-        )
+        text += f". The others{where(top[0])}: {', '.join(f'{name} {percent(gain)}' for name, gain in rivals)}"
     return text + "."
 
 
 def _against_paper(point: Point, base: Point, panel: Panel) -> str | None:
+    oracle = next((one for one in panel.at(point.concurrency) if one.is_oracle), None)
     parts = []
     for name, measure, known in (
         ("mean peak tokens a task", PEAK_TOKENS, published.PEAK_TOKENS),
@@ -182,8 +147,14 @@ def _against_paper(point: Point, base: Point, panel: Panel) -> str | None:
     ):
         relative = change(point.metrics.get(measure.key), base.metrics.get(measure.key))
         if relative is not None:
-            parts.append(f"{name} {percent(relative)} (published {known.change})")
-    mine, theirs = _best(panel.of(point.variant), OUTPUT_TOK_S), _best(panel.of(base.variant), OUTPUT_TOK_S)
+            bound = (
+                None
+                if oracle is None
+                else change(oracle.metrics.get(measure.key), base.metrics.get(measure.key))
+            )
+            most = "" if bound is None else f"; the oracle {percent(bound)}"
+            parts.append(f"{name} {percent(relative)} (published {known.change}{most})")
+    mine, theirs = best(panel.of(point.variant), OUTPUT_TOK_S), best(panel.of(base.variant), OUTPUT_TOK_S)
     if mine is not None and theirs is not None:
         relative = change(mine.metrics[OUTPUT_TOK_S.key], theirs.metrics[OUTPUT_TOK_S.key])
         parts.append(
@@ -191,7 +162,7 @@ def _against_paper(point: Point, base: Point, panel: Panel) -> str | None:
         )
     if not parts:
         return None
-    return f"Against the paper, {point.variant}{_where(point)} for its SideQuest: {', '.join(parts)}."
+    return f"Against the paper, {point.variant}{where(point)} for its SideQuest: {', '.join(parts)}."
 
 
 def _single(point: Point) -> list[str]:
@@ -206,7 +177,8 @@ def _single(point: Point) -> list[str]:
     state = fill.is_full(point)
     if state is not None:
         lines.append(
-            f"KV {'fills' if state else 'does not fill'}: {fill.why_full(point)}, of {written(m.get('kv_capacity_tokens'))} tokens."
+            f"KV {'fills' if state else 'does not fill'}: its peak is {share(number(m.get(KV_PEAK.key)))} of {written(m.get('kv_capacity_tokens'))} tokens; "
+            f"requests retracted {written(m.get(RETRACTIONS.key))}, idle sessions released {written(m.get(RELEASED.key))}."
         )
     else:
         lines.append(f"{KV_PEAK.name} is not available.")
@@ -215,7 +187,7 @@ def _single(point: Point) -> list[str]:
 
 
 def answer(panels: Sequence[Panel], with_published: bool) -> list[str]:
-    """Three to five sentences, or what is missing for them; plain text."""
+    """Plain sentences on the first panel that compares variants, one on each further one, or what is missing for them."""
     panel = next(
         (p for kind in ("concurrency", "single") for p in panels if p.kind == kind and len(p.variants) > 1),
         next((p for p in panels if p.points), None),
@@ -232,12 +204,15 @@ def answer(panels: Sequence[Panel], with_published: bool) -> list[str]:
         (p for p in sidequests if p.labels.get("after_eviction") == "in_place"),
         sidequests[0] if sidequests else None,
     )
-    lines = [_throughput(panel, base), _filling(panel)]
+    lines: list[str | None] = [*headline(panel, base), _filling(panel)]
     if point is not None:
         lines.append(_cost(point, base))
         if base is not None:
             lines.append(_worth(panel, point, base))
             lines.append(_against_paper(point, base, panel) if with_published else None)
+    lines += [
+        elsewhere(other) for other in panels if other is not panel and other.kind in ("concurrency", "single")
+    ]
     return [line for line in lines if line is not None] or [
         "The metrics that the answer rests on are not available."
     ]

@@ -33,6 +33,7 @@ class Group(NamedTuple):
 
     title: str
     measures: tuple[Measure, ...]
+    optional: bool = False  # left out where no run has a value other than 0
 
 
 OUTPUT_TOK_S = Measure("output_tok_s", "Main output throughput", "tok/s")
@@ -53,6 +54,7 @@ TPOT_P50 = Measure("tpot_s_p50", "Main TPOT, median", "s/token")
 TPOT_P90 = Measure("tpot_s_p90", "Main TPOT, p90", "s/token")
 AUX_TOKENS = Measure("aux_output_tokens", "Aux output", "tokens")
 AUX_LATE = Measure("aux_late", "Aux threads late", "threads")
+EVICTIONS = Measure("evictions", "Responses evicted", "responses")
 EVICTED_THEN_USED = Measure("evicted_then_used", "Evicted, then needed", "responses")
 RETRACTIONS = Measure("retractions", "Retractions", "requests")
 RELEASED = Measure("released_sessions", "Idle sessions released", "sessions")
@@ -75,16 +77,17 @@ GROUPS = (
     Group(
         "Evictions",
         (
-            Measure("evictions", "Responses evicted", "responses"),
+            EVICTIONS,
             Measure("evicted_tokens", "Tokens evicted", "tokens"),
             EVICTED_THEN_USED,
             Measure("evicted_uses", "References to evicted responses", "references"),
             Measure(
                 "regret_tokens",
                 "Regret: resident token-seconds above the oracle's",
-                "share of the oracle's",
+                "share of the oracle's; below 0 it holds less than is needed",
             ),
         ),
+        optional=True,
     ),
     Group(
         "Aux threads",
@@ -97,6 +100,7 @@ GROUPS = (
             AUX_TOKENS,
             Measure("aux_e2e_s_p50", "Start to end, median", "s"),
         ),
+        optional=True,
     ),
     Group("What main feels", (TTFT_P50, TTFT_P90, TPOT_P50, TPOT_P90)),
     Group(
@@ -166,6 +170,21 @@ def percent(change: float | None) -> str:
         return "±0 %"
     text = f"{points:+,.0f}" if abs(points) >= 1000 else f"{points:+,.1f}"
     return text.replace("-", "−") + " %"
+
+
+def share(part: float | None) -> str:
+    """A part of a whole, without a sign: 0.335 -> `33.5 %`; what would round to nothing is `under 0.1 %`."""
+    if part is None:
+        return "—"
+    return "under 0.1 %" if 0 < part < 0.0005 else f"{100 * part:,.1f} %" if part else "0 %"
+
+
+def duration(value: Value) -> str:
+    """A time for reading: `79.14 ms` below a second, `1.721 s` from there on."""
+    seconds = number(value)
+    if seconds is None:
+        return NOT_AVAILABLE
+    return f"{written(seconds)} s" if abs(seconds) >= 1 else f"{written(1000 * seconds)} ms"
 
 
 def change(value: Value, base: Value) -> float | None:

@@ -56,7 +56,7 @@ def metrics_of(variant, concurrency=24, k=4, recall=0.85, capacity=CAPACITY):
     aux = int(424 * 24 / k * 126) if policy == "sidequest" else 0
     task_s = concurrency * 4601 / rate
     retracted = int(over * 90) if cache == "radix" else int(over * 11)
-    wrong = {"keep_last": 1310, "sidequest": int(60 + 300 * recall)}.get(policy, 0)
+    wrong = {"keep_last": 1310, "sidequest": int(60 + 200 * recall)}.get(policy, 0)
     evictions = 0 if policy == "none" else int(6000 * (1 - kept))
     return {
         "tasks_total": 424,

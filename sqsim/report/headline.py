@@ -1,0 +1,87 @@
+"""Which variant is fastest, and what it lost for that: the head of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqsim.report import losses
+from sqsim.report.measures import OUTPUT_TOK_S, Measure, change, number, percent, written
+from sqsim.report.side_by_side import baseline
+from sqsim.report.sources import Panel, Point
+
+
+def best(points: Sequence[Point], measure: Measure) -> Point | None:
+    """The point with the highest value; None where no point has one."""
+    known = [point for point in points if number(point.metrics.get(measure.key)) is not None]
+    return max(known, key=lambda point: number(point.metrics[measure.key]) or 0.0, default=None)
+
+
+def where(point: Point) -> str:
+    """` at 48 tasks`, or nothing where the load is given otherwise."""
+    return "" if point.concurrency is None else f" at {point.concurrency} tasks"
+
+
+def _rate(point: Point, panel: Panel, unit: str = "") -> str:
+    place = where(point) if len(panel.concurrencies) > 1 else ""
+    return f"{written(point.metrics[OUTPUT_TOK_S.key])}{unit}{place}"
+
+
+def _against(point: Point, base: Point | None, panel: Panel) -> str:
+    """How a point compares with the best of the baseline."""
+    if base is None:
+        return ""
+    if point.variant == base.variant:
+        return ", so no policy here beats evicting nothing" if any(map(losses.evicts, panel.points)) else ""
+    own = best(panel.of(base.variant), OUTPUT_TOK_S)
+    if own is None:
+        return ""
+    relative = percent(change(point.metrics[OUTPUT_TOK_S.key], own.metrics[OUTPUT_TOK_S.key]))
+    return f", {relative} against {base.variant} at its best ({_rate(own, panel)})"
+
+
+def _leaders(panel: Panel) -> tuple[Point | None, Point | None]:
+    """The fastest point that a server can run and, where that one is careless, the fastest careful one."""
+    real = [point for point in panel.points if not point.is_oracle]
+    top = best(real, OUTPUT_TOK_S)
+    if top is None or losses.is_careful(top):
+        return top, None
+    return top, best([point for point in real if losses.is_careful(point)], OUTPUT_TOK_S)
+
+
+def headline(panel: Panel, base: Point | None) -> list[str]:
+    """The highest throughput and its losses; where these are large, the highest without them; what the oracle reaches."""
+    top, careful = _leaders(panel)
+    if top is None:
+        return []
+    text = f"Highest throughput: {top.variant}, {written(top.metrics[OUTPUT_TOK_S.key])} main output tok/s{where(top)}"
+    text += _against(top, base, panel)
+    if losses.evicts(top):
+        text += f". {'But ' if not losses.is_careful(top) else ''}{losses.loss(top)}"
+        text += ", and with trajectories held fixed that costs it nothing here" if losses.lost(top) else ""
+    lines = [f"{text}."]
+    if careful is not None:
+        own = f"; {losses.loss(careful)}" if losses.evicts(careful) else ", which evicts nothing"
+        lines.append(
+            f"Highest of the careful ({losses.RULE}): {careful.variant}, {_rate(careful, panel)}{_against(careful, base, panel)}{own}."
+        )
+    oracle = best([point for point in panel.points if point.is_oracle], OUTPUT_TOK_S)
+    if oracle is not None:
+        lines[-1] += f" The hindsight oracle, which no server can run, reaches {_rate(oracle, panel)}"
+        beaten = (change(top.metrics[OUTPUT_TOK_S.key], oracle.metrics[OUTPUT_TOK_S.key]) or 0) > 0
+        lines[-1] += ": less, as it keeps what is needed later." if beaten and losses.lost(top) else "."
+    return lines
+
+
+def elsewhere(panel: Panel) -> str | None:
+    """One sentence on a further panel: who is fastest there, and at what loss."""
+    top, careful = _leaders(panel)
+    if top is None or len(panel.variants) < 2:
+        return None
+    base = baseline(panel.points)
+    text = f"{panel.title}: highest throughput with {top.variant}, {_rate(top, panel, ' tok/s')}{_against(top, base, panel)}"
+    if losses.evicts(top):
+        text += f"; {losses.loss(top)}"
+    if careful is not None:
+        loss = f"; {losses.loss(careful)}" if losses.evicts(careful) else ""
+        text += f". Of the careful: {careful.variant}, {_rate(careful, panel)}{_against(careful, base, panel)}{loss}"
+    return f"{text}."
