@@ -94,11 +94,10 @@ class Engine:
         return freed
 
     def close_session(self, session: str) -> None:
-        """Free what a session holds."""
-        if self._scheduler.has_session(session):
-            self._scheduler.close_session(session)
-            self._log.idle_changed(self._env.now, self._scheduler.usage())
-            self._notify()
+        """Free what a session holds; while a turn or a fork of it is unfinished, at their end."""
+        self._scheduler.close_session(session)
+        self._log.idle_changed(self._env.now, self._scheduler.usage())
+        self._notify()
 
     def has_session(self, session: str) -> bool:
         """Whether a session holds KV now."""
