@@ -17,6 +17,7 @@ from sqsim.trace.schema import Carries, Spawn
 from sqsim.trace.statistics import final_context, prompts
 
 WEKA = Path(__file__).parents[3] / "traces/weka"
+MORE = Path(__file__).parents[2] / "data/traces"
 
 # name: calls, first prompt, last prompt, last output, all outputs, requests after a tool result
 READ = {
@@ -27,6 +28,8 @@ READ = {
     "trace_0277/agent_004": (11, 12_277, 49_949, None, 5_517, 10),
     "trace_0519": (4, 214_353, 227_811, 1_753, 3_224, 1),
     "trace_0617": (16, 20_121, 48_158, 448, 13_265, 15),
+    "trace_0329": (13, 71_284, 140_671, 204, 2_096, 11),
+    "trace_0683": (26, 18_904, 161_795, 199, 19_049, 23),
 }
 LEFT_OVER = {
     "trace_0277": 165
@@ -34,12 +37,13 @@ LEFT_OVER = {
 
 
 def imported(*names: str):
-    return {t.task_id: t for t in import_files([WEKA / f"{name}.json" for name in names]).tasks}
+    found = [next(path for at in (WEKA, MORE) if (path := at / f"{name}.json").exists()) for name in names]
+    return {t.task_id: t for t in import_files(found).tasks}
 
 
 @pytest.fixture(scope="module")
 def weka():
-    return imported("trace_0277", "trace_0519", "trace_0617")
+    return imported("trace_0277", "trace_0519", "trace_0617", "trace_0329", "trace_0683")
 
 
 def test_every_session_and_sub_agent_is_a_task(weka):
