@@ -108,8 +108,8 @@ def _published() -> Trace:
         "x": [x for x, _, _ in points],
         "y": [y for _, y, _ in points],
         "text": [f"published:<br>{who}" for _, _, who in points],
-        # Each label on the side where no curve runs: right of the knee, left of the peak.
-        "textposition": ["bottom right", "middle left"],
+        # Throughput rises with concurrency, so that no curve runs above and left of a point on or over it.
+        "textposition": ["top left", "middle left"],
         "textfont": {"size": 11, "color": published.COLOUR},
         "hovertext": [f"{published.WHERE}<br>{who}: {y:,} tok/s at {x} tasks" for x, y, who in points],
         "hoverinfo": "text",
@@ -174,9 +174,20 @@ def _table(panel: Panel) -> str:
     return table(head, rows, f"{panel.title}: every point", "data sortable", row_heads=2)
 
 
+def _places(points: Sequence[Point], panel: Panel) -> str:
+    if len(points) == len(panel.points) > 1:
+        return f"in each of the {len(points)} runs here"
+    if panel.swept != "concurrency" or None in {point.concurrency for point in points}:
+        return ", ".join(map(panel.name, points))
+    variants: dict[str, list[str]] = {}
+    for point in points:
+        variants.setdefault(point.variant, []).append(str(point.concurrency))
+    return ", ".join(f"{variant} · {', '.join(loads)} tasks at a time" for variant, loads in variants.items())
+
+
 def failures(panel: Panel) -> str:
     """A warning that names the points with failed tasks, and why they failed; empty without any."""
-    bad = []
+    bad: dict[str, list[Point]] = {}
     for point in panel.points:
         if number(point.metrics.get(FAILED.key)):
             reasons = ", ".join(
@@ -184,14 +195,14 @@ def failures(panel: Panel) -> str:
                 for key, value in point.metrics.items()
                 if key.startswith("failed_") and number(value)
             )
-            bad.append(
-                f"{panel.name(point)}: {written(point.metrics[FAILED.key])} ({reasons or 'no reason given'})"
-            )
+            text = f"{written(point.metrics[FAILED.key])} of {written(point.metrics.get('tasks_total'))} ({reasons or 'no reason given'})"
+            bad.setdefault(text, []).append(point)
     if not bad:
         return ""
     return warning(
         "Some tasks failed. Their tokens count in throughput, their early end shortens the run, and they lower mean peak tokens. "
-        + "; ".join(bad)
+        + "; ".join(f"{_places(points, panel)}: {text}" for text, points in bad.items())
+        + "."
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from sqsim.report.figure import Figure, Trace, axis, grid, line, plain, rounded
 from sqsim.report.kept import Kept, Numbers, numbers
 from sqsim.report.markup import Choice, chooser, missing
-from sqsim.report.measures import percent, written
+from sqsim.report.measures import written
 from sqsim.report.palette import Palette
 from sqsim.report.sources import Panel, Point, Sources
 
@@ -64,10 +64,7 @@ def _figure(quantity: _Quantity, panel: Panel, points: list[Point], palette: Pal
             continue
         # Values that occurred, not values between them.
         quantiles = np.quantile(values, _LEVELS, method="inverted_cdf")
-        hover = [
-            f"<b>{plain(name)}</b><br>{percent(float(level)).lstrip('+±')} of {len(values):,} {quantity.what} at most {written(float(value))}"
-            for level, value in zip(_LEVELS, quantiles, strict=True)
-        ]
+        hover = f"<b>{plain(name)}</b><br>%{{y}} % of {len(values):,} {quantity.what}: at most %{{x:,.4~g}}"
         x = rounded(quantiles)
         y = rounded(100 * _LEVELS)
         traces.append(

@@ -6,13 +6,13 @@ from typing import Any
 
 from sqsim.report.kept import Kept
 from sqsim.report.markup import Choice, chooser, escape, missing, table, value_cell
-from sqsim.report.measures import written
+from sqsim.report.measures import share, written
 from sqsim.report.sources import Sources
 
 Row = dict[str, Any]
 
 _HEAD = (
-    "task", "before step", "time (s)", "cursor", "tokens", "by", "age (turns)", "last use (step)", "used later (times)",
+    "task", "by", "before step", "time (s)", "cursor", "tokens", "age (turns)", "last use (step)", "used later (times)",
 )  # fmt: skip
 
 
@@ -20,15 +20,17 @@ def reason(by: str) -> str:
     """`evictions.by` in words: an aux thread by its index in the task, a policy's rule by its name."""
     if by.startswith("aux:"):
         return f"aux thread {by.removeprefix('aux:')}"
-    return "named earlier, cleared as soon as it could be" if by == "waited" else by
+    return "named earlier, had to wait" if by == "waited" else by
 
 
 def _cells(row: Row) -> list[str]:
     return [
         escape(row["task"]),
-        *(value_cell(row[name]) for name in ("turn", "time_s", "cursor", "tokens")),
         escape(reason(row["by"])),
-        *(value_cell(row[name]) for name in ("age_turns", "last_use_turn", "used_later")),
+        *(
+            value_cell(row[name])
+            for name in ("turn", "time_s", "cursor", "tokens", "age_turns", "last_use_turn", "used_later")
+        ),
     ]
 
 
@@ -46,7 +48,7 @@ def _audit(kept: Kept, name: str, cap: int, ident: str) -> str:
     lead = (
         f"{written(len(rows))} evictions cleared {written(tokens)} tokens; "
         + (f"hindsight is not available for {written(unknown)} of them. " if unknown else "")
-        + f"{written(len(wrong))} evicted responses ({written(sum(row['tokens'] for row in wrong))} tokens) were referred to later. "
+        + f"{written(len(wrong))} evicted responses ({share(len(wrong) / len(rows))}; {written(sum(row['tokens'] for row in wrong))} tokens) were needed later. "
     )
     shown = rows[:cap]
     capped = (
@@ -74,7 +76,7 @@ def audit(sources: Sources, start: int, cap: int) -> str:
     for place, (panel, point, record) in enumerate(kept):
         name = sources.name(panel, point)
         if not record.evictions.num_rows:
-            quiet.append(name)
+            quiet.append(sources.short(panel, point))
             continue
         if place == start:
             chosen = len(choices)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import PurePosixPath
 from typing import Any
 
 from sqsim.report.kept import Kept
 from sqsim.report.markup import EVIDENCE, badge, badged, details, escape, missing, section, table
 from sqsim.report.measures import written
+from sqsim.report.ranges import by_term
 from sqsim.report.sources import Sources
 
 Run = dict[str, Any]
@@ -36,16 +38,27 @@ def _capacity(run: Run) -> str:
 
 
 def _traces(run: Run) -> str:
-    traces = run.get("traces") or []
-    names = [str(one.get("path")) if isinstance(one, dict) else str(one) for one in traces]
-    return ", ".join(f"<code>{escape(name)}</code>" for name in names) or "not available"
+    return "; ".join(map(_trace, run.get("traces") or [])) or "not available"
+
+
+def _trace(one: Any) -> str:
+    """A trace by its file's name, then what identifies its content, then where it lay."""
+    known = one if isinstance(one, dict) else {"path": one}
+    path = str(known.get("path", "not available"))
+    name = PurePosixPath(path).name
+    text = f"<code>{escape(name)}</code>"
+    if known.get("sha256"):
+        text += f' <span class="unit">sha256 <span title="{escape(known["sha256"])}">{escape(str(known["sha256"])[:12])}…</span></span>'
+    return text if name == path else f'{text} <span class="unit">{escape(path)}</span>'
 
 
 def _references(run: Run) -> str:
     found = run.get("references")
     if not isinstance(found, dict):
         return badged(found or "not available")
-    return ", ".join(f"{badged(kind)} for {escape(written(count))} tasks" for kind, count in found.items())
+    return ", ".join(
+        f"{badged(kind)} for {escape(written(count))} tasks of the trace" for kind, count in found.items()
+    )
 
 
 def _system(run: Run) -> str:
@@ -78,6 +91,9 @@ def _rows(kept: list[Kept]) -> list[list[str]]:
             values[text] = values.get(text, 0) + 1
         cells = [f"{text} ({count} runs)" if len(values) > 1 else text for text, count in values.items()]
         rows.append([escape(name), "<br>".join(cells)])
+    if any("out_of_range" in record.run for record in kept):
+        extrapolated = '<a href="#provenance">ranges</a>'
+        rows.append(["Steps beyond what was measured", f"{escape(by_term(kept))} ({extrapolated})"])
     return rows
 
 
@@ -85,7 +101,7 @@ def evidence(sources: Sources) -> str:
     """The section: facts of the kept records, evidence a panel declares, and what the marks mean."""
     kept = [record for _, _, record in sources.kept]
     facts = (
-        table(["", "In the kept records"], _rows(kept), "What the runs rest on", "data keys")
+        table(["", "in the kept runs"], _rows(kept), "What the runs rest on", "data keys")
         if kept
         else missing(
             "No source keeps a full record, so profile, capacity and traces are known only as far as the panels say them.",

@@ -89,9 +89,17 @@ def rounded(values: Iterable[float], digits: int = 6) -> list[float | int | None
 
 
 def line(
-    name: str, look: Look, x: Sequence[Any], y: Sequence[Value], hover: Sequence[str], **more: Any
+    name: str, look: Look, x: Sequence[Any], y: Sequence[Value], hover: Sequence[str] | str, **more: Any
 ) -> Trace:
-    """One variant's curve. Exact values; a value that is missing leaves a gap."""
+    """One variant's curve. Exact values; a value that is missing leaves a gap.
+
+    `hover` is one text a point, or a plotly template for all of them.
+    """
+    shown = (
+        {"hovertemplate": f"{hover}<extra></extra>"}
+        if isinstance(hover, str)
+        else {"text": list(hover), "hoverinfo": "text"}
+    )
     trace: Trace = {
         "type": "scatter",
         "mode": "lines+markers",
@@ -99,8 +107,7 @@ def line(
         "legendgroup": name,
         "x": list(x),
         "y": [number(value) for value in y],
-        "text": list(hover),
-        "hoverinfo": "text",
+        **shown,
         "line": {"color": look.colour, "dash": look.dash, "width": 2},
         "marker": {
             "color": look.colour,

@@ -41,6 +41,7 @@ class Kept:
     owners: dict[str, Numbers]  # tokens
     pressure: list[Pressure]
     engine_rows: int
+    steps: int  # of the engine, in all its rows
 
     @property
     def complete(self) -> bool:
@@ -118,4 +119,5 @@ def keep(path: Path, pieces: int) -> Kept:
         owners={name: numbers(engine, name)[rows] for name in OWNERS},
         pressure=_pressure(engine, times, pieces=60),
         engine_rows=engine.num_rows,
+        steps=int(numbers(engine, "steps").sum()),
     )

@@ -34,6 +34,8 @@ def _traces(kept: Kept) -> list[Trace]:
     times = rounded(kept.times, 7)
     traces: list[Trace] = []
     for key, owner in _OWNERS.items():
+        if key in ("kv_idle_sessions", "kv_aux") and not kept.owners[key].any():
+            continue
         trace: Trace = {
             "type": "scatter", "mode": "lines", "name": owner.name, "stackgroup": "kv", "x": times,
             "y": rounded(kept.owners[key], 9),

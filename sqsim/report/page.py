@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import string
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from plotly.offline import get_plotlyjs
@@ -18,13 +18,14 @@ from sqsim.report.concurrency import curves, failures
 from sqsim.report.distributions import distributions
 from sqsim.report.evictions import audit
 from sqsim.report.evidence import evidence
+from sqsim.report.k_sweep import k_sweep
 from sqsim.report.markup import badged, escape, missing, paragraph, section, unbroken, warning
 from sqsim.report.memory import over_time
 from sqsim.report.palette import Palette
 from sqsim.report.provenance import provenance
+from sqsim.report.recall_sweep import recall_sweep
 from sqsim.report.side_by_side import compare
 from sqsim.report.sources import Panel, Sources, load
-from sqsim.report.sweeps import k_sweep, recall_sweep
 from sqsim.report.timelines import timelines
 
 HELD = (
@@ -98,31 +99,33 @@ def _first_record(sources: Sources) -> int:
 def _absent(sources: Sources) -> str:
     """What a full page would show and these sources do not hold, and how to get it."""
     lines = []
+    nothing = all(point.policy == "none" for panel in sources.panels for point in panel.points)
     if not sources.panel("concurrency"):
         lines.append(
             missing(
-                "Curves against the number of tasks at a time need several runs.",
-                "sqsim run SCENARIO --set load.concurrency=N --output-dir DIR_N for several N, then sqsim report DIR_*",
+                "Curves against the number of tasks at a time need several runs: report the directories of several N together.",
+                "sqsim run SCENARIO --set load.concurrency=N --output-dir DIR_N",
             )
         )
     if len(sources.variants) < 2:
         lines.append(
             missing(
-                "A comparison of policies needs another run of the same scenario.",
-                "sqsim run SCENARIO --set policy.name=none --output-dir DIR, then sqsim report both directories",
+                "A comparison of policies needs another run of the same scenario: report both directories together.",
+                f"sqsim run SCENARIO --set policy.name={'sidequest' if nothing else 'none'} --output-dir DIR",
             )
         )
-    if not sources.panel("k_sweep"):
-        lines.append(
-            missing("There is no K sweep.", "sqsim sweep SCENARIO --grid policy.k=1,2,4,8,16 --output-dir DIR")
-        )
-    if not sources.panel("recall_sweep"):
-        lines.append(
-            missing(
-                "There is no recall sweep.",
-                "sqsim sweep SCENARIO --grid policy.recall=0.5,0.7,0.85,1.0 --output-dir DIR",
+    sidequest = any(point.policy == "sidequest" for panel in sources.panels for point in panel.points)
+    for kind, name, values in (
+        ("k_sweep", "K sweep", "policy.k: [1, 2, 4, 8, 16]"),
+        ("recall_sweep", "recall sweep", "policy.recall: [0.5, 0.7, 0.85, 1.0]"),
+    ):
+        if sidequest and not any(panel.kind == kind for panel in sources.panels):
+            lines.append(
+                missing(
+                    f"There is no {name}: it needs a study with a panel of kind {kind} and vary {{{values}}}.",
+                    "sqsim study STUDY.yaml --output-dir DIR",
+                )
             )
-        )
     lines += [warning(text) for text in sources.troubles]
     return section("absent", "What this page does not show", *lines) if lines else ""
 
@@ -191,27 +194,28 @@ def _emphasised(line: str) -> str:
 def _asked(sources: Sources) -> list[str]:
     """The question that plain records answer, from their scenarios; one sentence for each kind of run."""
     questions: dict[str, None] = {}
+    names = sources.variants
+    policies = f" Compared: {', '.join(names)}." if len(names) > 1 else ""
     for _, point, record in sources.kept:
         scenario = record.run.get("scenario") or {}
-        traces = ", ".join(str(one.get("path")) for one in record.run.get("traces") or [])
+        traces = ", ".join(PurePosixPath(str(one.get("path"))).name for one in record.run.get("traces") or [])
         gpu = (scenario.get("engine") or {}).get("gpu", "a GPU")
-        load = "the load as given" if point.concurrency is None else f"{point.concurrency} tasks at a time"
+        load = "under the load as given" if point.concurrency is None else f"{point.concurrency} at a time"
         questions[
             f"How do {record.tasks.num_rows:,} tasks of {traces or 'a trace'} fare on {scenario.get('model', 'a model')} and {gpu}, "
-            f"under {load}: how fast, and with how much memory?"
+            f"{load}: how fast, and with how much memory?{policies}"
         ] = None
     return list(questions) or ["What do these runs show?"]
 
 
 def _title(sources: Sources) -> str:
     names = sources.variants
-    return (
-        f"{names[0]}: one run"
-        if len(names) == 1
-        else f"{len(names)} policies compared"
-        if names
-        else "An empty report"
-    )
+    runs = sum(len(panel.points) for panel in sources.panels)
+    if not names:
+        return "An empty report"
+    if len(names) > 1:
+        return " and ".join(names) + " compared" if len(names) == 2 else f"{len(names)} variants compared"
+    return f"{names[0]}: one run" if runs == 1 else f"{names[0]}: {runs} runs"
 
 
 def build_page(sources: Sequence[Path]) -> str:

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from sqsim.metrics import DEFINITIONS
+from sqsim.report.labels import flat
 from sqsim.report.markup import badge, badged, details, escape, missing, table, value_cell
+from sqsim.report.ranges import ranges
 from sqsim.report.sources import Sources
-
-
-def flat(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a JSON object with its dotted path."""
-    if isinstance(content, dict) and content:
-        for key, value in content.items():
-            yield from flat(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(content, list) and any(isinstance(item, (dict, list)) for item in content):
-        for place, item in enumerate(content):
-            yield from flat(item, f"{path}[{place}]")
-    else:
-        yield path, content
 
 
 def _text(value: Any) -> str:
@@ -31,7 +20,11 @@ def _text(value: Any) -> str:
 
 def _runs(sources: Sources) -> str:
     kept = sources.kept
-    runs = {sources.name(panel, point): dict(flat(record.run)) for panel, point, record in kept}
+    # The ranges left have a table of their own.
+    runs = {
+        sources.short(panel, point): dict(flat({k: v for k, v in record.run.items() if k != "out_of_range"}))
+        for panel, point, record in kept
+    }
     keys = list(dict.fromkeys(key for run in runs.values() for key in run))
     first = next(iter(runs.values()))
     absent = object()
@@ -57,20 +50,6 @@ def _runs(sources: Sources) -> str:
             )
         )
     return "".join(parts)
-
-
-def _ranges(sources: Sources) -> str:
-    left: dict[str, int] = {}
-    for _, _, record in sources.kept:
-        for name, count in (record.run.get("out_of_range") or {}).items():
-            left[name] = left.get(name, 0) + int(count)
-    if not sources.kept:
-        return ""
-    if not left:
-        return "<p>No kept run left the ranges over which its cost profile was measured.</p>"
-    rows = [[escape(name), value_cell(count)] for name, count in sorted(left.items())]
-    label = "Steps outside the range over which a term was measured"
-    return f"<p>Beyond these ranges step times are extrapolated:</p>{table(['term', 'steps, all kept runs'], rows, label, 'data keys')}"
 
 
 def _assumed(sources: Sources) -> str:
@@ -111,4 +90,4 @@ def provenance(sources: Sources) -> str:
         if sources.kept
         else missing("No source keeps a full record, so no scenario can be shown.")
     )
-    return _assumed(sources) + _ranges(sources) + body + _meanings() + _commands(sources)
+    return _assumed(sources) + ranges(sources) + body + _meanings() + _commands(sources)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from sqsim.metrics import DEFINITIONS
-from sqsim.report import fill, published
+from sqsim.report import fill, losses, published
 from sqsim.report.figure import GRID, Figure, Trace, axis, plain
 from sqsim.report.markup import Choice, badge, chooser, details, escape, missing, table, value_cell
 from sqsim.report.measures import (
     COMPLETED,
+    EVICTED_THEN_USED,
     FAILED,
     GROUPS,
     KV_PEAK,
@@ -25,7 +26,9 @@ from sqsim.report.measures import (
     Measure,
     change,
     full,
+    number,
     percent,
+    share,
 )
 from sqsim.report.palette import Palette
 from sqsim.report.sources import Panel, Point
@@ -146,6 +149,8 @@ def _picture(points: Sequence[Point], base: Point, palette: Palette, with_publis
 
 def _cell(point: Point, base: Point | None, measure: Measure) -> str:
     text = value_cell(point.metrics.get(measure.key))
+    if measure is EVICTED_THEN_USED and losses.evicts(point) and losses.lost(point) is not None:
+        return f'{text}<span class="change">{share(losses.lost(point))} of evicted</span>'
     if base is None or point is base or measure.key in _WITHOUT_CHANGE:
         return text
     relative = change(point.metrics.get(measure.key), base.metrics.get(measure.key))
@@ -166,7 +171,9 @@ def _table(
     rows: list[list[str]] = []
     for group in GROUPS:
         shown = [m for m in group.measures if any(m.key in point.metrics for point in points)]
-        if not shown:
+        if not shown or (
+            group.optional and not any(number(p.metrics.get(m.key)) for m in shown for p in points)
+        ):
             continue
         rows.append(
             [f'<span class="group">{escape(group.title)}</span>', *[""] * (len(points) + with_published)]
@@ -185,7 +192,7 @@ def _table(
     ]
     if with_published:
         head.append(f"{badge('published')}<br>uncompressed → SideQuest")
-    return table(head, rows, title, "data compare")
+    return table(head, rows, title, "data compare few" if len(points) <= 2 else "data compare")
 
 
 def _meaning(measure: Measure) -> str:
@@ -204,7 +211,9 @@ def _comparison(
         )
     if base is not None and (figure := _picture(points, base, palette, with_published)) is not None:
         parts += [palette.key([p.variant for p in points if p is not base]), figure.html()]
-    title = panel.title if base is None else f"{panel.title}: values, and their change against {base.variant}"
+    title = f"{panel.title}: values"
+    if base is not None and len(points) > 1:
+        title += f", and their change against {base.variant}"
     numbers = _table(points, base, palette, title, with_published)
     parts.append(numbers if opened else details("All numbers of this comparison", numbers))
     return "".join(parts)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -14,6 +14,7 @@ from sqsim.errors import RecordError
 from sqsim.metrics import metrics
 from sqsim.record import read_record
 from sqsim.report.kept import Kept, keep
+from sqsim.report.labels import labels_of, told_apart, variant_of
 from sqsim.report.measures import Value
 
 STUDY_SCHEMA = "sqsim-study/1"
@@ -126,6 +127,16 @@ class Panel:
         """The points whose records are here."""
         return [point for point in self.points if point.kept is not None]
 
+    @property
+    def references(self) -> set[str]:
+        """The kinds of references that the kept records rest on."""
+        return {
+            kind
+            for point in self.kept
+            if point.kept is not None
+            for kind in point.kept.run.get("references") or {}
+        }
+
 
 @dataclass
 class Sources:
@@ -155,6 +166,12 @@ class Sources:
                     found.append((panel, point, point.kept))
         return found
 
+    def short(self, panel: Panel, point: Point) -> str:
+        """A kept record's name without its panel's, unless that is needed to tell it from another."""
+        name = panel.name(point)
+        alike = [1 for other, other_point, _ in self.kept if other.name(other_point) == name]
+        return name if len(alike) <= 1 else self.name(panel, point)
+
     def name(self, panel: Panel, point: Point) -> str:
         """A kept record's name: the point's, and the panel's where several panels keep records."""
         several = len({kept_panel.ident for kept_panel, *_ in self.kept}) > 1
@@ -163,30 +180,6 @@ class Sources:
     def panel(self, *kinds: Kind) -> list[Panel]:
         """The panels of these kinds."""
         return [panel for panel in self.panels if panel.kind in kinds]
-
-
-def variant_of(labels: dict[str, Value]) -> str:
-    """The name of a variant: as labelled, else the policy and what it does with the cache."""
-    if labels.get("variant"):
-        return str(labels["variant"])
-    policy = str(labels.get("policy", "run"))
-    second = labels.get("cache") if policy == "none" else labels.get("after_eviction")
-    return f"{policy} / {second}" if second else policy
-
-
-def labels_of(run: dict[str, Any]) -> dict[str, Value]:
-    """The labels of a record that no study names, from the scenario in its run.json."""
-    scenario = run.get("scenario") or {}
-    policy, engine, load = (scenario.get(part) or {} for part in ("policy", "engine", "load"))
-    labels: dict[str, Value] = {
-        "policy": policy.get("name", "run"),
-        "cache": engine.get("cache"),
-        "after_eviction": policy.get("after_eviction"),
-        "concurrency": load.get("concurrency"),
-        "k": policy.get("k"),
-        "recall": policy.get("recall"),
-    }
-    return {key: value for key, value in labels.items() if value is not None}
 
 
 def _unique(panel: str, points: Iterable[Point], kind: Kind, troubles: list[str]) -> tuple[Point, ...]:
@@ -260,11 +253,18 @@ class _Loader:
         return Point(variant_of(point.labels), dict(point.labels), dict(point.metrics), kept)
 
     def runs(self, paths: Sequence[Path]) -> None:
-        points = []
-        for path in paths:
-            kept = self.record(path)
-            labels = labels_of(kept.run)
-            points.append(Point(variant_of(labels), labels, metrics(read_record(path, True)), kept))
+        records = [self.record(path) for path in paths]
+        labelled = [labels_of(kept.run) for kept in records]
+        places = [(variant_of(labels), labels.get("concurrency")) for labels in labelled]
+        for place in {place for place in places if places.count(place) > 1}:
+            alike = [number for number, other in enumerate(places) if other == place]
+            names = told_apart([(paths[number], records[number].run) for number in alike])
+            for number, name in zip(alike, names, strict=True):
+                labelled[number]["variant"] = f"{place[0]}, {name}"
+        points = [
+            Point(variant_of(labels), labels, metrics(read_record(path, True)), kept)
+            for path, labels, kept in zip(paths, labelled, records, strict=True)
+        ]
         several = any(
             len({point.concurrency for point in points if point.variant == variant}) > 1
             for variant in {point.variant for point in points}

@@ -139,14 +139,27 @@ def test_a_single_run_makes_a_full_page_that_says_what_it_lacks(study):
     shown = pages.text(page)
     assert len(pages.specs(page)) == 6, "KV over time, time lines, four distributions"
     assert pages.tables(page, "Evictions of sidequest / in_place")
-    assert "There is no K sweep." in shown
-    assert "Curves against the number of tasks at a time need several runs." in shown
+    assert "There is no K sweep: it needs a study" in shown
+    assert "Curves against the number of tasks at a time need several runs" in shown
     assert HELD in shown
 
 
 def test_several_records_are_compared(study):
     page = build_page([study / "records" / name for name in ("none-radix", "sidequest-in_place")])
     assert pages.tables(page, "The runs: values, and their change against none / radix")
+
+
+def test_runs_of_one_policy_are_all_shown_and_told_apart(tmp_path):
+    for k in (4, 8):
+        record = fixtures.make_record("sidequest / in_place")
+        record.run["scenario"]["policy"]["k"] = k
+        write_record(record, tmp_path / f"k{k}")
+    page = build_page([tmp_path / "k4", tmp_path / "k8"])
+    (table,) = pages.tables(page, "The runs: values")
+    assert [cell["text"] for cell in table["rows"][0][1:3]] == [
+        "sidequestin_place, k = 4",
+        "sidequestin_place, k = 8",
+    ]
 
 
 def test_runs_that_evicted_nothing_or_did_nothing_are_named(tmp_path, study):
@@ -167,7 +180,43 @@ def test_failed_tasks_are_named_with_their_reason(tmp_path):
         }
 
     shown = re.sub(r"\s+", " ", pages.text(built(tmp_path, change)))
-    assert "none / radix · 96 tasks at a time: 3 (context_limit 3)" in shown
+    assert "none / radix · 96 tasks at a time: 3 of 424 (context_limit 3)." in shown
+
+
+def test_failures_that_every_run_shares_are_said_once(tmp_path):
+    def change(study):
+        for point in study["panels"][0]["points"]:
+            point["metrics"] |= {"tasks_failed": 3, "failed_context_limit": 3}
+        for point in study["panels"][4]["points"][:2]:
+            point["metrics"] |= {"tasks_failed": 1}
+
+    shown = re.sub(r"\s+", " ", pages.text(built(tmp_path, change)))
+    assert "in each of the 48 runs here: 3 of 424 (context_limit 3)." in shown
+    assert "none / radix · 8, 24 tasks at a time: 1 of 424 (no reason given)." in shown
+
+
+def test_ranges_left_come_with_their_share_of_steps_the_most_frequent_first(tmp_path):
+    """The fixtures' engine tables hold 1,500 rows of 3 steps each."""
+    for variant, left in (
+        ("none / radix", {"decode: a": 900, "moe: b": 1}),
+        ("sidequest / in_place", {"moe: b": 1799}),
+    ):
+        write_record(fixtures.make_record(variant, out_of_range=left), tmp_path / variant[:4])
+    page = build_page([tmp_path / "none", tmp_path / "side"])
+    (table,) = pages.tables(page, "Steps outside the range over which a term was measured")
+    assert [[cell["text"] for cell in row] for row in table["rows"][1:]] == [
+        ["moe: b", "1,800", "20.0 %"],
+        ["decode: a", "900", "10.0 %"],
+    ]
+    assert "moe in 20.0 % of steps, decode in 10.0 % of steps" in pages.text(page)
+
+
+def test_traces_are_named_by_file_then_content_then_place(tmp_path):
+    trace = {"path": "../../out/demo/tasks.jsonl.zst", "sha256": "a021a055fd4719c2"}
+    write_record(fixtures.make_record(traces=[trace]), tmp_path / "run")
+    shown = re.sub(r"\s+", " ", pages.text(build_page([tmp_path / "run"])))
+    assert "24 tasks of tasks.jsonl.zst fare" in shown
+    assert "tasks.jsonl.zst sha256 a021a055fd47 … ../../out/demo/tasks.jsonl.zst" in shown.replace("…", " …")
 
 
 def test_repeated_points_and_lost_records_are_said(tmp_path):

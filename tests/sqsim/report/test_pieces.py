@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,11 +11,10 @@ from hypothesis import strategies as st
 
 from sqsim.report.figure import rounded
 from sqsim.report.kept import peak_rows
-from sqsim.report.measures import change, exact, full, percent, written
+from sqsim.report.labels import flat, labels_of, told_apart, variant_of
+from sqsim.report.measures import change, duration, exact, full, percent, share, written
 from sqsim.report.palette import Palette
-from sqsim.report.provenance import flat
-from sqsim.report.sources import labels_of, variant_of
-from sqsim.report.sweeps import crossing
+from sqsim.report.recall_sweep import crossing
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,31 @@ def test_written(value, text):
 )
 def test_percent(value, text):
     assert percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [(0.3354, "33.5 %"), (1.0, "100.0 %"), (0.0, "0 %"), (1e-5, "under 0.1 %"), (0.0005, "0.1 %"), (None, "—")],
+)
+def test_share(part, text):
+    assert share(part) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.07914, "79.14 ms"), (1.721, "1.721 s"), (2335.2, "2,335 s"), (None, "not available")],
+)
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_runs_of_one_name_are_told_apart_by_what_differs_else_by_their_place():
+    runs = [
+        (Path(name), {"scenario": {"policy": {"name": "sidequest", "k": k}}, "seed": 0})
+        for name, k in (("a", 4), ("b", 8))
+    ]
+    assert told_apart(runs) == ["k = 4", "k = 8"]
+    assert told_apart([runs[0], (Path("c"), runs[0][1])]) == ["a", "c"]
 
 
 def test_change_needs_two_numbers_and_a_base_that_is_not_zero():

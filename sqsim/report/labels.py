@@ -1,0 +1,57 @@
+"""What a run is called: its labels from its scenario, and names that tell runs of one policy apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqsim.report.measures import Value
+
+
+def flat(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a JSON object with its dotted path."""
+    if isinstance(content, dict) and content:
+        for key, value in content.items():
+            yield from flat(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(content, list) and any(isinstance(item, (dict, list)) for item in content):
+        for place, item in enumerate(content):
+            yield from flat(item, f"{path}[{place}]")
+    else:
+        yield path, content
+
+
+def variant_of(labels: dict[str, Value]) -> str:
+    """The name of a variant: as labelled, else the policy and what it does with the cache."""
+    if labels.get("variant"):
+        return str(labels["variant"])
+    policy = str(labels.get("policy", "run"))
+    second = labels.get("cache") if policy == "none" else labels.get("after_eviction")
+    return f"{policy} / {second}" if second else policy
+
+
+def labels_of(run: dict[str, Any]) -> dict[str, Value]:
+    """The labels of a record that no study names, from the scenario in its run.json."""
+    scenario = run.get("scenario") or {}
+    policy, engine, load = (scenario.get(part) or {} for part in ("policy", "engine", "load"))
+    labels: dict[str, Value] = {
+        "policy": policy.get("name", "run"),
+        "cache": engine.get("cache"),
+        "after_eviction": policy.get("after_eviction"),
+        "concurrency": load.get("concurrency"),
+        "k": policy.get("k"),
+        "recall": policy.get("recall"),
+    }
+    return {key: value for key, value in labels.items() if value is not None}
+
+
+def told_apart(runs: Sequence[tuple[Path, dict[str, Any]]]) -> list[str]:
+    """What distinguishes runs that would bear the same name: `k = 8`, where their scenarios differ, else the directory."""
+    scenarios = [dict(flat(run.get("scenario") or {})) for _, run in runs]
+    keys = sorted({key for scenario in scenarios for key in scenario})
+    differing = [key for key in keys if len({str(scenario.get(key)) for scenario in scenarios}) > 1]
+    names = [
+        ", ".join(f"{key.removeprefix('policy.')} = {scenario.get(key, 'unset')}" for key in differing)
+        for scenario in scenarios
+    ]
+    return names if len(set(names)) == len(names) else [str(path) for path, _ in runs]
