@@ -50,25 +50,26 @@ def _places(points: Sequence[Point], panel: Panel) -> str:
 def _filling(panel: Panel) -> str | None:
     if not any(fill.is_full(point) is not None for point in panel.points):
         return None
+    loads = panel.concurrencies
+    several = len(loads) > 1
     fills: dict[str, list[str]] = {}
     for variant in panel.variants:
         point = fill.fills_at(panel, variant)
         place = (
-            "never"
-            if point is None
-            else "under this load"
-            if point.concurrency is None
-            else str(point.concurrency)
+            f"from {point.concurrency} tasks at a time"
+            if point is not None and several
+            else "never"
+            if several
+            else "yes"
+            if point is not None
+            else "no"
         )
         fills.setdefault(place, []).append(variant)
-    if list(fills) == ["never"]:
-        top = panel.concurrencies
-        return f"KV never fills, with any variant{f', up to {top[-1]} tasks' if top else ''}: memory is not what limits these runs."
-    parts = [
-        f"{_joined(names)} {'never' if place == 'never' else place if place == 'under this load' else f'from {place} tasks at a time'}"
-        for place, names in fills.items()
-    ]
-    return f"Where KV fills: {'; '.join(parts)}."
+    if not fills.keys() - {"never", "no"}:
+        top = f", {'up to' if several else 'at'} {loads[-1]} tasks" if loads else ""
+        return f"KV never fills, with any variant{top}: memory is not what limits these runs."
+    parts = "; ".join(f"{_joined(names)} {place}" for place, names in fills.items())
+    return f"Where KV fills: {parts}." if several else f"Does KV fill? {parts}."
 
 
 def _cost(point: Point, base: Point | None) -> str | None:
@@ -169,9 +170,8 @@ def _single(point: Point) -> list[str]:
     m = point.metrics
     total = written(m.get("tasks_total"))
     text = f"{point.variant}: {written(m.get(COMPLETED.key))} of {total} tasks completed in {written(m.get(RUN_TIME.key))} s"
-    lines = [
-        f"{text}, {written(m.get(OUTPUT_TOK_S.key))} main output tok/s; median task time {written(m.get(TASK_P50.key))} s."
-    ]
+    feels = f"task time {duration(m.get(TASK_P50.key))}, TTFT {duration(m.get(TTFT_P50.key))}, TPOT {duration(m.get(TPOT_P50.key))}"
+    lines = [f"{text}, {written(m.get(OUTPUT_TOK_S.key))} main output tok/s. Medians: {feels}."]
     if number(m.get(FAILED.key)):
         lines.append(f"{written(m[FAILED.key])} tasks failed.")
     state = fill.is_full(point)

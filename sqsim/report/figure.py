@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqsim.report.markup import escape
+from sqsim.report.markup import escape, unbroken
 from sqsim.report.measures import Value, number
 from sqsim.report.palette import Look
 
@@ -143,7 +143,7 @@ class Figure:
         spec = json.dumps(self.spec(), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         # `</script>` or `<!--` inside a text must not end the element early.
         spec = spec.replace("<", "\\u003c")
-        caption = f"<figcaption>{escape(self.caption)}</figcaption>" if self.caption else ""
+        caption = f"<figcaption>{unbroken(self.caption)}</figcaption>" if self.caption else ""
         title = f'<p class="figure-title">{escape(self.title)}</p>' if self.titled else ""
         return (
             f'<figure class="figure">{title}'

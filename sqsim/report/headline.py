@@ -36,7 +36,8 @@ def _against(point: Point, base: Point | None, panel: Panel) -> str:
     if own is None:
         return ""
     relative = percent(change(point.metrics[OUTPUT_TOK_S.key], own.metrics[OUTPUT_TOK_S.key]))
-    return f", {relative} against {base.variant} at its best ({_rate(own, panel)})"
+    best_of = " at its best" if len(panel.concurrencies) > 1 else ""
+    return f", {relative} against {base.variant}{best_of} ({_rate(own, panel)})"
 
 
 def _leaders(panel: Panel) -> tuple[Point | None, Point | None]:

@@ -86,10 +86,11 @@ def _figure(kept: Kept, name: str) -> str:
     )
     caption = (
         "The dark bands cannot be taken back without cost; the sandy one is cache that the server may reclaim at any time. "
-        "Triangles on top mark retracted requests or released sessions." + thinned
+        + ("Triangles on top mark retracted requests or released sessions." if kept.pressure else "")
+        + thinned
     )
     layout = {
-        "xaxis": axis("time since the start of the run (s)"),
+        "xaxis": axis("time since the start of the run (s)", rangemode="tozero"),
         "yaxis": axis("KV slots (tokens)", rangemode="tozero"),
         "hovermode": "x unified",
         "showlegend": True,

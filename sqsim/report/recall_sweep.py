@@ -90,7 +90,7 @@ def _why(base: Point, oracle: Level, missed: Sequence[float]) -> str | None:
     )
     beyond = [target for target in missed if target < peak]
     if len(beyond) == len(missed):
-        return f"Why not? {text}: with {references} the rest of the context is not stale, so no decision can free it."
+        return f"Why not? {text}: with {references} the rest of the context is not stale; freeing more evicts what is needed later."
     rest = f" {' and '.join(map(percent, beyond))} is beyond it." if beyond else ""
     return f"Why not? {text}: what the sweep misses up to there is evicted late or not at all.{rest}"
 

@@ -260,7 +260,7 @@ class _Loader:
             alike = [number for number, other in enumerate(places) if other == place]
             names = told_apart([(paths[number], records[number].run) for number in alike])
             for number, name in zip(alike, names, strict=True):
-                labelled[number]["variant"] = f"{place[0]}, {name}"
+                labelled[number]["variant"] = f"{place[0]} ({name})"
         points = [
             Point(variant_of(labels), labels, metrics(read_record(path, True)), kept)
             for path, labels, kept in zip(paths, labelled, records, strict=True)

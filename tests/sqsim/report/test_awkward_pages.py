@@ -157,8 +157,8 @@ def test_runs_of_one_policy_are_all_shown_and_told_apart(tmp_path):
     page = build_page([tmp_path / "k4", tmp_path / "k8"])
     (table,) = pages.tables(page, "The runs: values")
     assert [cell["text"] for cell in table["rows"][0][1:3]] == [
-        "sidequestin_place, k = 4",
-        "sidequestin_place, k = 8",
+        "sidequestin_place (k = 4)",
+        "sidequestin_place (k = 8)",
     ]
 
 
