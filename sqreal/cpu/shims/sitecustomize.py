@@ -1,0 +1,33 @@
+"""On the path of servers that sqreal starts on a CPU, and of nothing else.
+
+PyPI's torchvision is linked against CUDA, so beside a CPU build of torch its operators do not load, and
+`import torchvision` raises because it describes two of them. This declares their schemas just before that
+import. No implementation is given: a call to either still raises.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import sys
+
+
+class _DeclareSchemas(importlib.abc.MetaPathFinder):
+    """Finds nothing; acts once, when torchvision is first asked for."""
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        if name == "torchvision":
+            sys.meta_path.remove(self)
+            _declare()
+
+
+def _declare() -> None:
+    import torch  # noqa: PLC0415 - every Python process reads this file; few need torch
+
+    if torch.version.cuda is None:
+        for operator in ("nms", "qnms"):
+            torch.library.define(
+                f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            )
+
+
+sys.meta_path.insert(0, _DeclareSchemas())

@@ -1,0 +1,67 @@
+"""What of the real side is installed here, found out without importing torch or sglang."""
+
+from __future__ import annotations
+
+import ctypes
+from importlib import metadata
+from pathlib import Path
+
+from sqreal.errors import DeviceError, InstallError
+
+TESTED_SGLANG = ("0.5.23",)
+"""The SGLang versions that the plugin and the tests were run with."""
+
+CPU_SHIMS = Path(__file__).parent / "cpu" / "shims"
+"""What a server on a CPU needs on its PYTHONPATH, and nothing else does."""
+
+FIX_CPU, FIX_GPU = "make real-cpu", "pip install '.[real]'"
+
+
+def installed(distribution: str) -> str | None:
+    """The installed version of a distribution, None where there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def fix() -> str:
+    """The one command that installs the real side on this machine."""
+    return FIX_GPU if cuda_devices() else FIX_CPU
+
+
+def require_sglang() -> str:
+    """The installed SGLang's version; an InstallError where there is none, or one that was never tested."""
+    version = installed("sglang")
+    if version is None:
+        raise InstallError(f"sglang is not installed; run: {fix()}")
+    if version not in TESTED_SGLANG:
+        tested = ", ".join(TESTED_SGLANG)
+        raise InstallError(f"sglang {version} is installed, tested is {tested}; run: {fix()}")
+    return version
+
+
+def require_device(device: str) -> None:
+    """Raise a DeviceError where `cuda` is asked for and the machine has none."""
+    if device == "cuda" and not cuda_devices():
+        raise DeviceError(
+            "no CUDA device is found on this machine; set engine.gpu: cpu, or run on a GPU machine"
+        )
+
+
+def cuda_devices() -> list[str]:
+    """Names of the CUDA devices, from the driver itself; empty where there is no driver."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return []
+    count, name = ctypes.c_int(), ctypes.create_string_buffer(128)
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return []
+    names = []
+    for index in range(count.value):
+        device = ctypes.c_int()
+        if cuda.cuDeviceGet(ctypes.byref(device), index) == 0:
+            cuda.cuDeviceGetName(name, len(name), device)
+            names.append(name.value.decode(errors="replace"))
+    return names

@@ -1,0 +1,236 @@
+"""A real SGLang server: started here and stopped with all its processes, or one that runs already, by its URL."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from sqreal.errors import (
+    InstallError,
+    PortInUseError,
+    ServerDiedError,
+    ServerError,
+    ServerStartError,
+    ServerTimeoutError,
+    UnreachableError,
+)
+from sqreal.install import fix, require_device, require_sglang
+from sqreal.process import ChildGroup
+from sqreal.server_options import ServerOptions, architecture, options_of
+
+__all__ = ["Server", "ServerInfo", "ServerOptions", "attach", "options_of", "start"]
+
+Progress = Callable[[str, float], None]
+"""Called about every half second of a start with what is waited for and the seconds since."""
+
+HOST = "127.0.0.1"
+PLUGIN_LINE = "sqreal plugin: "
+"""How the line starts that the plugin logs once it is in place."""
+_PLUGIN_FAILURES = ("Failed to load plugin sqreal", "Failed to execute general plugin: sqreal")
+
+_SGLANG = (sys.executable, "-m", "sglang.launch_server")
+_POLL_S = 0.25
+_ANSWER_S = 30.0  # a scheduler in the middle of a long prefill answers late
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server says about itself (`GET /server_info`). Sizes are in tokens."""
+
+    version: str
+    model: str
+    device: str
+    kv_capacity: int
+    swa_capacity: int | None  # None: the model has no sliding-window pool of its own
+    page_size: int
+    max_running: int
+    context_length: int | None
+    chunked_prefill: int | None
+    max_prefill_tokens: int
+    schedule_conservativeness: float
+    swa_full_tokens_ratio: float
+    kv_dtype: str
+    dtype: str
+    mem_fraction: float | None
+    tensor_parallel: int
+    load_format: str
+    streaming_sessions: bool
+    raw: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any], url: str) -> ServerInfo:
+        """Pick what we use from the answer; an UnreachableError where it is not SGLang's."""
+        try:
+            state = raw["internal_states"][0]
+            memory = state["memory_usage"]
+            return cls(
+                version=raw["version"],
+                model=raw["model_path"],
+                device=raw["device"],
+                kv_capacity=int(memory["token_capacity"]),
+                swa_capacity=memory.get("token_capacity_swa"),
+                page_size=raw["page_size"],
+                max_running=state["effective_max_running_requests_per_dp"],
+                context_length=raw["context_length"],
+                chunked_prefill=raw["chunked_prefill_size"],
+                max_prefill_tokens=raw["max_prefill_tokens"],
+                schedule_conservativeness=raw["schedule_conservativeness"],
+                swa_full_tokens_ratio=raw["swa_full_tokens_ratio"],
+                kv_dtype=raw["kv_cache_dtype"],
+                dtype=raw["dtype"],
+                mem_fraction=raw["mem_fraction_static"],
+                tensor_parallel=raw["tp_size"],
+                load_format=raw["load_format"],
+                streaming_sessions=raw["enable_streaming_session"],
+                raw=raw,
+            )
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise UnreachableError(
+                f"{url}/server_info is not what SGLang answers ({error!r}); give the URL of an SGLang server"
+            ) from error
+
+
+class Server:
+    """A server that answers. `log_path` and `options` are None where we did not start it."""
+
+    def __init__(
+        self, url: str, info: ServerInfo, child: ChildGroup | None = None, options: ServerOptions | None = None
+    ) -> None:
+        self.url, self.info, self.options = url, info, options
+        self._child = child
+
+    @property
+    def log_path(self) -> Path | None:
+        return None if self._child is None else self._child.log_path
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the server's main process and of its process group; None where we did not start it."""
+        return None if self._child is None else self._child.pid
+
+    def check(self) -> None:
+        """Raise a ServerDiedError where the server has ended; call it when a request failed without a reason."""
+        if self._child is not None and self._child.ended:
+            raise _died(self._child, "the server has ended")
+
+    def failure(self, problem: str) -> ServerError:
+        """The error to raise when a request broke off: that the server died, where it did, else `problem`.
+
+        A server whose connection breaks may take a moment to end, so this waits up to two seconds.
+        """
+        until = time.monotonic() + 2
+        while self._child is not None and time.monotonic() < until:
+            if self._child.ended:
+                return _died(self._child, f"the server has ended ({problem})")
+            time.sleep(_POLL_S)
+        return ServerError(f"{self.url}: {problem}")
+
+
+@contextlib.contextmanager
+def start(
+    options: ServerOptions,
+    *,
+    force_tokens: bool = False,
+    step_log: Path | None = None,
+    port: int | None = None,
+    log_path: Path | None = None,
+    deadline_s: float = 300,
+    progress: Progress | None = None,
+    launcher: Sequence[str] = _SGLANG,
+) -> Iterator[Server]:
+    """Start a server, wait until it answers, and stop it with all its processes when the block ends.
+
+    `port` None: a free one. `log_path` None: a temporary file, gone with the server; an error quotes its end.
+    """
+    if launcher is _SGLANG:
+        require_sglang()
+    require_device(options.device)
+    architecture(options.model)  # a wrong path is said here, not after SGLang asked a hub for it
+    port = _free_port(port)
+    url = f"http://{HOST}:{port}"
+    with contextlib.ExitStack() as stack:
+        if log_path is None:
+            log_path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-"))) / "server.log"
+        command = [*launcher, *options.flags(), "--host", HOST, "--port", str(port)]
+        child = ChildGroup(command, options.environment(force_tokens=force_tokens, step_log=step_log), log_path)
+        stack.callback(child.stop)
+        info = _wait(child, url, deadline_s, progress)
+        if force_tokens or step_log is not None or options.plugin_attention:
+            _check_plugin(child)
+        yield Server(url, info, child, options)
+
+
+@contextlib.contextmanager
+def attach(url: str) -> Iterator[Server]:
+    """Use a server that runs already; it is left running."""
+    yield Server(url.rstrip("/"), _info(url.rstrip("/")))
+
+
+def _wait(child: ChildGroup, url: str, deadline_s: float, progress: Progress | None) -> ServerInfo:
+    began = time.monotonic()
+    while True:
+        if child.ended:
+            raise _died(child, "the server ended before it was ready")
+        waited = time.monotonic() - began
+        if waited > deadline_s:
+            tail = "\n".join(f"  | {line}" for line in child.log_tail())
+            raise ServerTimeoutError(
+                f"the server at {url} was not ready after {deadline_s:g} s; its last log lines:\n{tail}"
+            )
+        if progress is not None:
+            progress(f"waiting for the server at {url}", waited)
+        with contextlib.suppress(httpx.TransportError):
+            # Unlike a connection, /health answers 503 until the model is loaded.
+            if httpx.get(f"{url}/health", timeout=_ANSWER_S).status_code == httpx.codes.OK and not child.ended:
+                return _info(url)
+        time.sleep(_POLL_S)
+
+
+def _info(url: str) -> ServerInfo:
+    try:
+        answer = httpx.get(f"{url}/server_info", timeout=_ANSWER_S)
+        answer.raise_for_status()
+        raw = answer.json()
+    except (httpx.HTTPError, httpx.InvalidURL, json.JSONDecodeError) as error:
+        raise UnreachableError(
+            f"{url}/server_info: {error or type(error).__name__}; give the URL of a running SGLang server"
+        ) from error
+    return ServerInfo.of(raw, url)
+
+
+def _check_plugin(child: ChildGroup) -> None:
+    """SGLang logs a plugin's failure and serves on without it; we do not."""
+    lines = child.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+    for number, line in enumerate(lines):
+        if any(failure in line for failure in _PLUGIN_FAILURES):
+            raise ServerStartError("the sqreal plugin failed:\n" + "\n".join(lines[number : number + 30]))
+    if not any(PLUGIN_LINE in line for line in lines):
+        raise InstallError(
+            f"the server runs without the sqreal plugin (no line {PLUGIN_LINE!r} in its log); run: {fix()}"
+        )
+
+
+def _died(child: ChildGroup, problem: str) -> ServerDiedError:
+    return ServerDiedError(f"{problem} ({child.ending})", child.log_tail())
+
+
+def _free_port(port: int | None) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port or 0))
+        except OSError as error:
+            raise PortInUseError(
+                f"port {port} cannot be used ({error.strerror}); choose another one, or leave it out for a free one"
+            ) from error
+        return int(probe.getsockname()[1])
