@@ -176,7 +176,7 @@ def _table(panel: Panel) -> str:
 
 def _places(points: Sequence[Point], panel: Panel) -> str:
     if len(points) == len(panel.points) > 1:
-        return f"in each of the {len(points)} runs here"
+        return f"In each of the {len(points)} runs here"
     if panel.swept != "concurrency" or None in {point.concurrency for point in points}:
         return ", ".join(map(panel.name, points))
     variants: dict[str, list[str]] = {}

@@ -191,7 +191,7 @@ def test_failures_that_every_run_shares_are_said_once(tmp_path):
             point["metrics"] |= {"tasks_failed": 1}
 
     shown = re.sub(r"\s+", " ", pages.text(built(tmp_path, change)))
-    assert "in each of the 48 runs here: 3 of 424 (context_limit 3)." in shown
+    assert "In each of the 48 runs here: 3 of 424 (context_limit 3)." in shown
     assert "none / radix · 8, 24 tasks at a time: 1 of 424 (no reason given)." in shown
 
 
