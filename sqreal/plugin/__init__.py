@@ -1,0 +1,120 @@
+"""The SGLang plugin: forced output tokens, the step log, and attention for gpt-oss on a CPU.
+
+SGLang calls `register` (entry point group `sglang.srt.plugins`) in each of its processes. It does nothing unless the
+environment asks for something:
+
+* `SQREAL_FORCE_TOKENS=1`: a request that carries `sampling_params.custom_params = {"sqreal_force": [ids],
+  "sqreal_n_in": n}` produces exactly these tokens (forced_tokens.py);
+* `SQREAL_STEP_LOG=PATH`: every scheduling decision is written to PATH, which must not exist (step_log.py);
+* `SQREAL_CPU_ATTENTION=1`: attention with sinks and sliding windows on a CPU (cpu_attention.py).
+
+On success the scheduler logs one line, `sqreal plugin: forced tokens on, step log PATH (SGLang 0.5.23)`. On any failure
+the server ends: SGLang itself would log the failure and go on without the plugin.
+
+Inside the server only the standard library, torch and SGLang are imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sqreal.plugin.hooks import Hook, Need, PluginError, check_version, install
+
+FORCE_TOKENS = "SQREAL_FORCE_TOKENS"
+STEP_LOG = "SQREAL_STEP_LOG"
+CPU_ATTENTION = "SQREAL_CPU_ATTENTION"
+
+_log = logging.getLogger("sqreal.plugin")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the environment asks of the plugin."""
+
+    force_tokens: bool
+    step_log: Path | None
+    cpu_attention: bool
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.force_tokens or self.step_log or self.cpu_attention)
+
+    def describe(self) -> str:
+        words = {
+            "forced tokens on": self.force_tokens,
+            f"step log {self.step_log}": self.step_log is not None,
+            "CPU attention on": self.cpu_attention,
+        }
+        return ", ".join(word for word, on in words.items() if on)
+
+
+def asked(environment: Mapping[str, str]) -> Asked:
+    """Read the environment; a PluginError names a value that is not understood."""
+    path = environment.get(STEP_LOG)
+    return Asked(
+        _switch(environment, FORCE_TOKENS), Path(path) if path else None, _switch(environment, CPU_ATTENTION)
+    )
+
+
+def register() -> None:
+    """SGLang's entry point. Ends the process when what was asked for cannot be done."""
+    try:
+        what = asked(os.environ)
+        if not what.nothing:
+            check_version(version("sglang"))
+            _install(what)
+    except Exception as error:  # noqa: BLE001 - SGLang logs and ignores an Exception of a plugin; it must end the server
+        _end(error)
+
+
+def _install(what: Asked) -> None:
+    hooks: list[Hook] = []
+    needs: list[Need] = []
+    on_start: list[Callable[[Any], None]] = []
+    if what.step_log is not None:  # first, so that it sees a request as the other hooks leave it
+        from sqreal.plugin import step_log  # noqa: PLC0415 - loads SGLang
+
+        log = step_log.StepLog(what.step_log)
+        hooks += log.hooks()
+        needs += step_log.NEEDS
+        on_start.append(log.start)
+    if what.force_tokens:
+        from sqreal.plugin import forced_tokens  # noqa: PLC0415 - loads torch
+
+        hooks += forced_tokens.HOOKS
+        needs += forced_tokens.NEEDS
+        on_start.append(forced_tokens.check_server)
+    if what.cpu_attention:
+        from sqreal.plugin import cpu_attention  # noqa: PLC0415 - loads torch and SGLang
+
+        needs += cpu_attention.NEEDS
+
+    def started(original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        original(scheduler, *args, **kwargs)
+        for start in on_start:
+            start(scheduler)
+        _log.warning("sqreal plugin: %s (SGLang %s)", what.describe(), version("sglang"))
+
+    hooks.append(
+        Hook("sglang.srt.managers.scheduler.Scheduler.__init__", "self server_args port_args", started)
+    )
+    install(hooks, needs)
+    if what.cpu_attention:
+        cpu_attention.install()
+
+
+def _switch(environment: Mapping[str, str], name: str) -> bool:
+    value = environment.get(name, "")
+    if value not in {"", "0", "1"}:
+        raise PluginError(f"{name} is {value!r}; use 1 (on) or leave it out")
+    return value == "1"
+
+
+def _end(error: Exception) -> NoReturn:
+    raise SystemExit(f"sqreal plugin: {error}") from error

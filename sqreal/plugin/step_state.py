@@ -1,0 +1,227 @@
+"""What the step log reads from SGLang's objects, as JSON values. Nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqreal.plugin.hooks import Need
+
+
+def rids(reqs: Iterable[Any]) -> list[str]:
+    return [req.rid for req in reqs]
+
+
+def tokens(amount: float) -> float:
+    """Budgets are fractions of tokens where the new-token ratio enters."""
+    return round(float(amount), 4)
+
+
+def ratio(scheduler: Any) -> float:
+    return round(float(scheduler.new_token_ratio_tracker.current), 6)
+
+
+def pools(scheduler: Any) -> dict[str, Any]:
+    """The pools, in tokens: free, evictable and locked tree tokens; with sessions the row of each that holds one."""
+    allocator, tree = scheduler.token_to_kv_pool_allocator, scheduler.tree_cache
+    if hasattr(allocator, "swa_available_size"):
+        state: dict[str, Any] = {
+            "avail": allocator.full_available_size(),
+            "evictable": tree.full_evictable_size(),
+            "protected": tree.full_protected_size(),
+            "swa_avail": allocator.swa_available_size(),
+            "swa_evictable": tree.swa_evictable_size(),
+        }
+    else:
+        state = {
+            "avail": allocator.available_size(),
+            "evictable": tree.evictable_size(),
+            "protected": tree.protected_size(),
+        }
+    if tree.session.slots:
+        state["sess"] = {name: _lengths(slot.kv) for name, slot in tree.session.slots.items()}
+    return state
+
+
+def memory(tree: Any) -> list[int]:
+    """[free, evictable] tokens of the full pool."""
+    allocator = tree.token_to_kv_pool_allocator
+    if hasattr(allocator, "full_available_size"):
+        return [allocator.full_available_size(), tree.full_evictable_size()]
+    return [allocator.available_size(), tree.evictable_size()]
+
+
+def _lengths(kv: Any) -> list[int]:
+    return [kv.cache_protected_len, kv.kv_committed_len, kv.kv_allocated_len]
+
+
+def arrival(req: Any) -> dict[str, Any]:
+    params = req.sampling_params
+    return {
+        "rid": req.rid,
+        "n_in": len(req.origin_input_ids),
+        "n_out": len(req.output_ids),
+        "max_new": params.max_new_tokens,
+        "ignore_eos": bool(params.ignore_eos),
+        "stop": sorted(params.stop_token_ids or ()),
+        "session": req.session.session_id if req.session is not None else None,
+    }
+
+
+def mode(batch: Any) -> str:
+    kind = batch.forward_mode
+    return "mixed" if kind.is_mixed() else "extend" if kind.is_extend() else kind.name.lower()
+
+
+def rows(batch: Any) -> list[list[Any]]:
+    """[rid, extend, prefix, seq len, outputs known, prompt, KV committed, KV allocated, tree-owned] of each request."""
+    lens = batch.seq_lens_cpu.tolist()
+    if batch.forward_mode.is_extend():
+        shares = zip(batch.extend_lens, batch.prefix_lens, strict=True)
+    else:
+        shares = zip([1] * len(lens), [length - 1 for length in lens], strict=True)
+    return [
+        [
+            req.rid,
+            extend,
+            prefix,
+            length,
+            len(req.output_ids),
+            len(req.origin_input_ids),
+            req.kv.kv_committed_len,
+            req.kv.kv_allocated_len,
+            req.kv.cache_protected_len,
+        ]
+        for req, length, (extend, prefix) in zip(batch.reqs, lens, shares, strict=True)
+    ]
+
+
+def admission(adder: Any, req: Any) -> dict[str, Any]:
+    """An admission test as it begins; `need` and `rem` follow when the budget is asked."""
+    budget = adder.memory_budget
+    test = {
+        "rid": req.rid,
+        "prefix": req.prefix_len,
+        "input": len(req.full_untruncated_fill_ids),
+        "n_out": len(req.output_ids),
+        "max_new": req.sampling_params.max_new_tokens,
+        "need": None,
+        "rem": None,
+        "offset": tokens(budget.total_offset),
+        "rem_unlocked": tokens(budget.remaining_total),
+        "rem_chunk": adder.rem_chunk_tokens,
+        "rem_input": adder.rem_input_tokens,
+    }
+    if hasattr(budget, "swa_tokens"):
+        test["rem_swa"] = tokens(budget.remaining_swa)
+    return test
+
+
+def asked_of_budget(
+    adder: Any,
+    req: Any,
+    *,
+    extend_input_len: int,
+    total_tokens: int,
+    swa_host_hit_length: int,
+    chunk_limit: int | None,
+) -> dict[str, Any]:
+    """What the request needs and what is left, its own prefix locked."""
+    budget = adder.memory_budget
+    asked = {"need": total_tokens, "rem": tokens(budget.remaining_total)}
+    if hasattr(budget, "swa_tokens"):
+        asked["need_swa"] = budget.swa_tokens(
+            budget.ceil_paged_tokens(extend_input_len),
+            adder._swa_new_tokens(req),  # noqa: SLF001 - the budget's own argument
+            chunk_limit=chunk_limit,
+            swa_host_hit_length=swa_host_hit_length,
+        )
+        asked["rem_swa"] = tokens(budget.remaining_swa)
+    return asked
+
+
+def chunk(adder: Any, req: Any) -> dict[str, Any]:
+    """The next chunk of a request that is being prefilled."""
+    budget = adder.memory_budget
+    return {
+        "rid": req.rid,
+        "prefix": req.prefix_len,
+        "input": len(req.full_untruncated_fill_ids),
+        "chunk": True,
+        "rem_chunk": adder.rem_chunk_tokens,
+        "rem": tokens(budget.remaining_total),
+        "offset": tokens(budget.total_offset),
+    }
+
+
+def candidates(batch: Any) -> list[list[Any]]:
+    """[rid, outputs, prompt, KV, max_new] of the requests among which a retraction chooses."""
+    return [
+        [
+            req.rid,
+            len(req.output_ids),
+            len(req.origin_input_ids),
+            req.kv.kv_committed_len,
+            req.sampling_params.max_new_tokens,
+        ]
+        for req in batch.reqs
+    ]
+
+
+def released(tree: Any, req: Any) -> dict[str, Any]:
+    """A request whose KV row is given up."""
+    reason = req.finished_reason
+    return {
+        "rid": req.rid,
+        "finished": req.finished(),
+        "reason": type(reason).__name__ if reason is not None else None,
+        "n_in": len(req.origin_input_ids),
+        "n_out": len(req.output_ids),
+        "committed": req.kv.kv_committed_len,
+        "allocated": req.kv.kv_allocated_len,
+        "protected": req.kv.cache_protected_len,
+        "mem": memory(tree),
+    }
+
+
+NEEDS = (
+    Need(
+        "sglang.srt.managers.scheduler.Scheduler",
+        "waiting_queue running_batch forward_ct policy chunked_req new_token_ratio_tracker token_to_kv_pool_allocator"
+        " tree_cache is_fully_idle disaggregation_mode enable_hierarchical_cache",
+    ),
+    Need("sglang.srt.managers.schedule_policy.SchedulePolicy", "_waiting_prefix_refresh_calls"),
+    Need(
+        "sglang.srt.managers.schedule_batch.Req",
+        "rid origin_input_ids output_ids sampling_params session kv finished finished_reason is_retracted prefix_len"
+        " extend_len full_untruncated_fill_ids",
+    ),
+    Need(
+        "sglang.srt.managers.schedule_batch.ReqKvInfo", "cache_protected_len kv_committed_len kv_allocated_len"
+    ),
+    Need(
+        "sglang.srt.managers.schedule_batch.ScheduleBatch",
+        "reqs seq_lens_cpu extend_lens prefix_lens forward_mode forward_iter batch_is_full tree_cache"
+        " new_tokens_required_next_decode",
+    ),
+    Need(
+        "sglang.srt.managers.schedule_policy.PrefillAdder",
+        "memory_budget can_run_list rem_chunk_tokens rem_input_tokens _swa_new_tokens",
+    ),
+    Need(
+        "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache",
+        "session token_to_kv_pool_allocator evictable_size protected_size full_evictable_size full_protected_size"
+        " swa_evictable_size",
+    ),
+    Need("sglang.srt.session.streaming_session.StreamingSession", "slots"),
+    Need("sglang.srt.session.streaming_session.SessionSlot", "kv"),
+    Need(
+        "sglang.srt.mem_cache.allocator.swa.SWATokenToKVPoolAllocator",
+        "available_size full_available_size swa_available_size",
+    ),
+    Need("sglang.srt.mem_cache.prefill_budget.SWAPrefillBudget", "swa_tokens remaining_swa ceil_paged_tokens"),
+    Need("sglang.srt.mem_cache.prefill_budget.PrefillBudget", "remaining_total total_offset"),
+    Need("sglang.srt.mem_cache.base_prefix_cache.EvictParams", "num_tokens swa_num_tokens"),
+    Need("sglang.srt.mem_cache.base_prefix_cache.EvictResult", "num_tokens_evicted swa_num_tokens_evicted"),
+    Need("sglang.srt.mem_cache.radix_cache.RadixKey", "token_ids"),
+)
