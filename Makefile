@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-long check format clean
+.PHONY: help install real-cpu demo test test-long check format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,6 +16,15 @@ $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+real-cpu: $(VENV)/real-cpu  ## real SGLang 0.5.23 on a CPU into .venv/ (on a GPU machine: pip install '.[real]')
+
+CPU := sqreal/cpu/requirements.txt sqreal/cpu/requirements-nodeps.txt
+$(VENV)/real-cpu: $(CPU) | install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(word 1,$(CPU))
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(word 2,$(CPU))
+	$(BIN)/sqreal doctor
 	touch $@
 
 demo: install  ## the main job on FRAMES-like and real traces; ends by naming the HTML report

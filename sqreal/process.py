@@ -22,13 +22,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ChildGroup:
-    """A started command; its output goes to one log file. Call `stop` in a `finally`."""
+    """A started command; its output goes to one log file, whose directory it runs in. Call `stop` in a `finally`."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log_path: Path) -> None:
         with log_path.open("wb") as log:
             self._leader = subprocess.Popen(  # noqa: S603 - the command is built by us, no shell reads it
                 list(command),
                 env=dict(environment),
+                cwd=log_path.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import sys
 import tempfile
@@ -34,8 +35,8 @@ Progress = Callable[[str, float], None]
 """Called about every half second of a start with what is waited for and the seconds since."""
 
 HOST = "127.0.0.1"
-PLUGIN_LINE = "sqreal plugin: "
-"""How the line starts that the plugin logs once it is in place."""
+PLUGIN_LINE = re.compile(r"sqreal plugin: .*\(SGLang ")
+"""The line that the plugin logs once it is in place."""
 _PLUGIN_FAILURES = ("Failed to load plugin sqreal", "Failed to execute general plugin: sqreal")
 
 _SGLANG = (sys.executable, "-m", "sglang.launch_server")
@@ -214,9 +215,9 @@ def _check_plugin(child: ChildGroup) -> None:
     for number, line in enumerate(lines):
         if any(failure in line for failure in _PLUGIN_FAILURES):
             raise ServerStartError("the sqreal plugin failed:\n" + "\n".join(lines[number : number + 30]))
-    if not any(PLUGIN_LINE in line for line in lines):
+    if not any(PLUGIN_LINE.search(line) for line in lines):
         raise InstallError(
-            f"the server runs without the sqreal plugin (no line {PLUGIN_LINE!r} in its log); run: {fix()}"
+            f"the server runs without the sqreal plugin (its log has no line of it); run: {fix()}"
         )
 
 

@@ -98,6 +98,8 @@ class ServerOptions:
             "HF_HUB_OFFLINE": "1",  # models are directories; nothing is fetched
             "SGLANG_PLUGINS": "sqreal",  # nobody else's
             "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",  # asking for health must not run a request
+            "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "false",  # a server that fails ends at once,
+            "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "false",  # not after 65 seconds of waiting for dumps
         }
         if force_tokens:
             environment["SQREAL_FORCE_TOKENS"] = "1"

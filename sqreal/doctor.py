@@ -1,0 +1,114 @@
+"""What of the real side is installed here, what it can do, and the one command that mends what is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+from sqreal.install import CPU_SHIMS, TESTED_SGLANG, cuda_devices, fix, installed
+from sqreal.tiny_models import TINY_MODELS
+
+_IMPORT_S = 180
+_MODULES = ("sglang.srt.entrypoints.http_server", "sglang.srt.managers.scheduler", "sglang.srt.models.llama")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at: what was found, and what is wrong with it (None: nothing)."""
+
+    name: str
+    found: str
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`fix` is a shell command, None where nothing needs mending."""
+
+    checks: tuple[Check, ...]
+    possible: tuple[str, ...]
+    fix: str | None
+
+    @property
+    def ok(self) -> bool:
+        return self.fix is None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+def examine(*, imports: bool = True) -> Diagnosis:
+    """Look at this machine. `imports`: also try, in a process of its own, whether SGLang loads (some 10 seconds)."""
+    gpus = cuda_devices()
+    checks = [_python(), _device(gpus), _sglang(), _torch(gpus), _distribution("httpx"), _plugin()]
+    sound = all(check.problem is None for check in checks)
+    if sound and imports:
+        checks.append(_loads(gpus))
+        sound = checks[-1].problem is None
+    possible = []
+    if all(check.problem is None for check in checks if check.name == "httpx"):
+        possible.append("measure a server that runs already: sqreal run SCENARIO --url URL")
+    if sound:
+        possible.append(
+            f"serve {', '.join(TINY_MODELS)} on this CPU: engine.gpu: cpu, engine.kv_capacity: TOKENS"
+        )
+    if sound and gpus:
+        possible.append("serve models by the path of their config.json on this GPU")
+    return Diagnosis(tuple(checks), tuple(possible), None if sound else fix())
+
+
+def _python() -> Check:
+    return Check("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+
+
+def _device(gpus: list[str]) -> Check:
+    return Check("device", ", ".join(gpus) if gpus else f"no CUDA device; {os.cpu_count()} CPU cores")
+
+
+def _distribution(name: str) -> Check:
+    version = installed(name)
+    return Check(name, version or "-", None if version else "not installed")
+
+
+def _sglang() -> Check:
+    check = _distribution("sglang")
+    if check.problem is None and check.found not in TESTED_SGLANG:
+        return Check("sglang", check.found, f"not tested; tested: {', '.join(TESTED_SGLANG)}")
+    return check
+
+
+def _torch(gpus: list[str]) -> Check:
+    check = _distribution("torch")
+    if gpus and check.found.endswith("+cpu"):
+        return Check("torch", check.found, "a CPU build beside a GPU")
+    return check
+
+
+def _plugin() -> Check:
+    found = [each.value for each in metadata.entry_points(group="sglang.srt.plugins") if each.name == "sqreal"]
+    if not found:
+        return Check("plugin", "-", "SGLang does not know it; sqsim was installed before it was there")
+    return Check("plugin", found[0])
+
+
+def _loads(gpus: list[str]) -> Check:
+    """Import what a server imports, as a server does: with the shims where there is no GPU."""
+    environment = dict(os.environ)
+    if not gpus:
+        environment |= {"SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": str(CPU_SHIMS)}
+    command = [sys.executable, "-W", "ignore", "-c", f"import {', '.join(_MODULES)}"]
+    try:
+        result = subprocess.run(  # noqa: S603 - our own interpreter
+            command, env=environment, capture_output=True, text=True, timeout=_IMPORT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Check("import", "-", f"SGLang did not load within {_IMPORT_S} s")
+    if result.returncode:
+        lines = result.stderr.strip().splitlines()
+        return Check("import", "-", f"SGLang does not load: {lines[-1] if lines else result.returncode}")
+    return Check("import", "SGLang loads")
