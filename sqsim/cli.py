@@ -6,7 +6,6 @@ Exit codes: 0 done, 1 the run failed, 2 the input is wrong.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,11 +22,11 @@ from sqsim.cli_output import (
     print_pairs,
     print_rows,
     progress_bar,
+    run_to_exit,
     write_text,
 )
 from sqsim.cli_trace import app as trace_app
 from sqsim.compare import MetricRow, compare
-from sqsim.errors import SqsimError
 from sqsim.lockstep import replay
 from sqsim.metrics import Value, metrics
 from sqsim.record import check_writable, read_record, write_record
@@ -55,13 +54,20 @@ _SHOWN = [
 """What `run` prints for reading; --json has every metric."""
 
 
-@app.callback()
-def _main(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
-) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         print_line(__version__)
         raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command("run")
@@ -250,16 +256,5 @@ def lockstep_command(
 
 
 def main() -> None:
-    """Run the command line; every error of ours is one line on stderr and an exit code."""
-    try:
-        app()
-    except SqsimError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - a command's error
-        raise SystemExit(error.exit_code) from error
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)  # noqa: T201 - a command's error
-        raise SystemExit(130) from None
-    except BrokenPipeError:
-        # The reader of our output has gone: nothing is left to say to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(1) from None
+    """Run the command line; every error is one line on stderr and an exit code."""
+    run_to_exit(app)

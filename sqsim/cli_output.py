@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich import box
@@ -17,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from sqsim.errors import InputError, RunError
+from sqsim.errors import SqsimError
+from sqsim.trace.files import check_free, written_whole
 
 _ANY_WIDTH = 1000
 """Columns: wider than any table of ours."""
@@ -25,6 +27,13 @@ _ANY_WIDTH = 1000
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is at the output path.")]
+
+
+_INTERRUPTED = 130
+_UsageError: Any = typer.BadParameter.__base__
+"""typer's own; newer versions of it no longer share click's."""
+_WRONG_NAMES = {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL}
+"""What the system says of a path that can only have been given wrongly."""
 
 
 def print_json(value: Any) -> None:
@@ -77,26 +86,56 @@ def progress_bar(what: str, quiet: bool) -> Iterator[Callable[[int, int], None] 
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def check_free(path: Path, overwrite: bool) -> None:
-    """Refuse to replace a file that nobody allowed us to replace."""
-    if path.is_dir():
-        raise InputError(f"{path}: is a directory; name a file")
-    if path.exists() and not overwrite:
-        raise InputError(f"{path}: exists already; choose another name, or add --overwrite")
-
-
 def write_text(path: Path, text: str, overwrite: bool) -> None:
     """Write a file so that its name holds all of the text or what it held before."""
     check_free(path, overwrite)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with written_whole(path) as file:
+        file.write(text.encode())
+
+
+def run_to_exit(app: typer.Typer) -> NoReturn:
+    """Run the command line; every error is one line on stderr and an exit code."""
+    if sys.stderr is None:  # closed by the caller: there is nobody to complain to
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end
+    if sys.stdout is None:
+        raise SystemExit(
+            _failed("stdout is closed; nobody would see the result, send it to /dev/null instead", 1)
+        )
+    # A name that this terminal cannot show is no reason to fail.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    raise SystemExit(_run(app))
+
+
+def _run(app: typer.Typer) -> int:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except SqsimError as error:
+        return _failed(str(error), error.exit_code)
+    except _UsageError as error:
+        command = error.ctx.command_path if error.ctx is not None else "sqsim"
+        problem = " ".join(error.format_message().split()).removesuffix(".")
+        return _failed(f"{command}: {problem}; see {command} --help", 2) if problem else 2
+    except BrokenPipeError:  # the reader of our output has gone: nothing is left to say to it
+        _forget_output()
+        return 1
     except OSError as error:
-        raise RunError(f"{path}: cannot be written: {error.strerror}; check directory and disk") from error
-    finally:
-        partial.unlink(missing_ok=True)
+        _forget_output()
+        return _failed(
+            f"{error.filename or 'output'}: {error.strerror}; check path, permissions and disk",
+            2 if error.filename is not None and error.errno in _WRONG_NAMES else 1,
+        )
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    # typer turns an interrupt into this code itself, and says nothing.
+    return _failed("interrupted; nothing was written", code) if code == _INTERRUPTED else code or 0
+
+
+def _failed(problem: str, code: int) -> int:
+    print(f"error: {problem}", file=sys.stderr)  # noqa: T201 - a command's error
+    return code
+
+
+def _forget_output() -> None:
+    """What stdout still holds cannot be delivered, and must not be tried again when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

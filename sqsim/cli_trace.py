@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from sqsim.cli_output import Json, Overwrite, check_free, print_json, print_pairs, print_rows
+from sqsim.cli_output import Json, Overwrite, print_json, print_pairs, print_rows
 from sqsim.errors import InputError
 from sqsim.trace.export import export_mooncake
+from sqsim.trace.files import check_free
 from sqsim.trace.importing import import_files
 from sqsim.trace.statistics import statistics
 from sqsim.trace.store import read_tasks, write_tasks
@@ -39,7 +40,6 @@ def import_command(
     """Turn recorded runs of another format into sqtrace/1, and say what they carry."""
     check_free(output, overwrite)
     report = import_files(paths, format=format_, references=references, timing=timing, seed=seed)
-    output.parent.mkdir(parents=True, exist_ok=True)
     number = write_tasks(output, report.tasks)
     if as_json:
         print_json(
@@ -83,7 +83,6 @@ def synth_command(
     """Make a synthetic trace; traces/README.md says after what it is modelled."""
     check_free(output, overwrite)
     made = synthesise(profile, tasks, seed, scale)
-    output.parent.mkdir(parents=True, exist_ok=True)
     number = write_tasks(output, made)
     print_pairs("", [("tasks", number), ("written to", str(output))])
 

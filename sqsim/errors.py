@@ -1,5 +1,7 @@
 """The exception family. Whatever a user can cause is one of these; nothing else is caught.
 
+(The command line also turns what the system refuses, an OSError, into one line: `cli_output.run_to_exit`.)
+
 SqsimError                    exit code 1
 ├── InputError                exit code 2: the input is wrong
 │   ├── ScenarioError         a scenario file, a `--set`, or a combination that does not exist

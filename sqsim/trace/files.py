@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 import zstandard
 
-from sqsim.errors import TraceError
+from sqsim.errors import InputError, RunError, TraceError
 
 _CHUNK = 1 << 18
 
@@ -20,14 +20,30 @@ def compressed(path: Path) -> bool:
     return path.suffix == ".zst"
 
 
+def check_free(path: Path, overwrite: bool) -> None:
+    """Refuse to replace a file that nobody allowed us to replace, and whatever is no plain file."""
+    if path.is_dir():
+        raise InputError(f"{path}: is a directory; name a file")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is a device or a pipe, which a whole file cannot replace; name a file")
+    if path.exists() and not overwrite:
+        raise InputError(f"{path}: exists already; choose another name, or add --overwrite")
+
+
 @contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, compressed if its name says so, that appears under its name only if all of it was written."""
+    """A file to write, compressed if its name says so, that appears under its name only if all of it was written.
+
+    Directories above it are made. RunError: it cannot be written.
+    """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
             if compressed(path):
-                with zstandard.ZstdCompressor().stream_writer(file, closefd=False) as sink:
+                # With a checksum, so that no damaged file reads as another trace.
+                packer = zstandard.ZstdCompressor(write_checksum=True)
+                with packer.stream_writer(file, closefd=False) as sink:
                     yield sink
             else:
                 yield file
@@ -35,11 +51,10 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        raise TraceError(
-            f"cannot be written: {error.strerror}", file=path, fix="check directory and disk"
-        ) from None
+        raise RunError(f"{path}: cannot be written: {error.strerror}; check directory and disk") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # where it could not be made, it cannot be removed either
+            partial.unlink()
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -70,6 +85,10 @@ def _text(path: Path, number: int, raw: bytes) -> str:
 
 def _chunks(path: Path) -> Iterator[bytes]:
     try:
+        if not (path.is_file() or path.is_dir()):
+            raise TraceError(
+                "is a pipe or a device, which cannot be read twice", file=path, fix="write it to a file first"
+            )
         if not path.stat().st_size:
             raise TraceError("the file is empty (0 bytes)", file=path, fix="an empty trace is not a trace")
         with path.open("rb") as file:

@@ -131,20 +131,27 @@ def _recognise(
     if is_sqtrace(file.path):
         evidence.append(Evidence(str(file.path), f"{SCHEMA}: the first line says so"))
         return SCHEMA
+    importable = f"importable are {SCHEMA}, {', '.join(FORMATS)}"
+    try:
+        head = file.head
+    except TraceError as fault:
+        raise TraceError(
+            fault.problem, file=fault.file, line=fault.line, fix=f"{fault.fix}; {importable}"
+        ) from None
     for known in FORMATS.values():
-        found = known.evidence(file.head)
+        found = known.evidence(head)
         if found is not None:
             evidence.append(Evidence(str(file.path), f"{known.name}: {found}"))
             return known
     if required:
-        first = file.head[0]
+        first = head[0]
         shown = (
             f"an object with {', '.join(list(first)[:8])}" if isinstance(first, dict) else type(first).__name__
         )
         raise TraceError(
             f"no importer recognises it; it begins with {shown}",
             file=file.path,
-            fix=f"importable are {SCHEMA}, {', '.join(FORMATS)}; --format names one",
+            fix=f"{importable}; --format names one",
         )
     return None
 

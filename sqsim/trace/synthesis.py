@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
 from sqsim.draws import generator
 from sqsim.errors import InputError
@@ -102,7 +103,16 @@ def synthesise(profile: str, tasks: int, seed: int = 0, scale: float = 1.0) -> I
         raise InputError(f"{tasks} tasks make no trace; ask for at least 1")
     if not (math.isfinite(scale) and scale > 0):
         raise InputError(f"scale {scale} is not a positive number")
-    return (_task(PROFILES[profile], index, seed, scale) for index in range(tasks))
+    return (_bounded(PROFILES[profile], index, seed, scale) for index in range(tasks))
+
+
+def _bounded(profile: Profile, index: int, seed: int, scale: float) -> Task:
+    try:
+        return _task(profile, index, seed, scale)
+    except (ValidationError, OverflowError) as error:
+        raise InputError(
+            f"scale {scale:g} makes a count of task {index} larger than 10^9 tokens; give a smaller one"
+        ) from error
 
 
 def _task(profile: Profile, index: int, seed: int, scale: float) -> Task:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from sqsim import __version__
 from sqsim.trace.store import read_tasks, write_tasks
 from tests.sqsim.tasks import chain
 
@@ -109,11 +111,68 @@ def test_support_names_evidence(tmp_path):
         (("report", "nowhere", "-o", "x.html"), "nowhere"),
         (("compare", "nowhere", "nowhere"), "nowhere"),
         (("lockstep", "nowhere"), "nowhere"),
+        (("run",), "'scenario'"),
+        (("run", "scenario.yaml", "--nope"), "--nope"),
+        (("runn", "scenario.yaml"), "runn"),
+        (("study", "scenario.yaml", "--output-dir", "o", "--jobs", "0"), "--jobs"),
+        (("run", "scenario.yaml", "--output-dir", "x" * 300), "xxx"),
+        (("trace", "synth", "-o", "x" * 300), "xxx"),
+        (("trace", "synth", "-o", "/dev/null", "--overwrite"), "/dev/null"),
+        (("trace", "synth", "-o", "t.jsonl", "--scale", "1e30"), "scale 1e+30"),
+        (("trace", "synth", "-o", "t.jsonl", "--scale", "1e308"), "scale 1e+308"),
     ],
 )
 def test_wrong_input_is_one_error_that_names_it(scenario, arguments, names):
     done = sqsim(*arguments, cwd=scenario.parent)
     assert done.returncode == 2, done.stderr
     assert names in done.stderr
-    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("error: ")
     assert done.stdout == ""
+
+
+def test_version_is_said_before_any_verb(tmp_path):
+    done = sqsim("--version", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{__version__}\n", "")
+
+
+@pytest.mark.parametrize("verb", [("support",), ("support", "--json"), ("run", "scenario.yaml")])
+@pytest.mark.parametrize("full", [True, False])
+def test_a_result_that_cannot_be_delivered_is_a_failed_run(scenario, verb, full):
+    close = "" if full else "import os; os.close(1); sys.stdout = None; "
+    command = [sys.executable, "-c", f"import sys; {close}from sqsim.cli import main; main()", *verb]
+    with Path("/dev/full").open("w") as target:
+        done = subprocess.run(
+            command,
+            cwd=scenario.parent,
+            stdout=target,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: output: No space left" if full else "error: stdout is closed")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_a_terminal_cannot_show_is_escaped(scenario):
+    trace = scenario.parent / "trace.jsonl"
+    trace.rename(trace.with_name("tracé.jsonl"))
+    done = subprocess.run(
+        [sys.executable, "-c", "from sqsim.cli import main; main()", "trace", "stats", "tracé.jsonl"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        cwd=scenario.parent, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert r"trac\xe9.jsonl" in done.stdout
+
+
+def test_an_interrupt_says_so_and_leaves_nothing(scenario):
+    script = "import sqsim.cli as c\ndef stop(*_): raise KeyboardInterrupt\nc.simulate = stop\nc.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "run", "scenario.yaml", "--output-dir", "out"],
+        cwd=scenario.parent, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "error: interrupted; nothing was written\n")
+    assert not (scenario.parent / "out").exists()

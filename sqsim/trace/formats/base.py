@@ -116,7 +116,9 @@ class SourceFile:
                 fix="give one JSON value a line, or one JSON document",
             ) from None
         except ValueError as error:
-            raise TraceError(f"not JSON: {error}", file=self.path, fix="JSON has finite numbers only") from None
+            raise TraceError(
+                f"not JSON: {error}", file=self.path, fix="give finite numbers, and few lists inside lists"
+            ) from None
 
 
 def _parse(text: str) -> Any:

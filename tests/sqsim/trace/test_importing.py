@@ -163,3 +163,20 @@ def test_a_broken_document_is_named_with_its_line(tmp_path):
     with pytest.raises(TraceError, match="not JSON") as caught:
         import_files([path])
     assert caught.value.line == 4
+
+
+def test_what_is_no_json_is_refused_with_the_list_of_what_can_be_imported(tmp_path):
+    path = tmp_path / "requests.csv"
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16,4808,10\n")
+    with pytest.raises(TraceError, match=r"requests\.csv:1: not JSON.*importable are sqtrace/1, weka_trace, "):
+        import_files([path])
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), [("[" * 100_000, "nested too deeply"), ('[{"a": NaN}]', "NaN")]
+)
+def test_values_that_python_cannot_hold_are_named_with_their_fix(tmp_path, content, problem):
+    path = tmp_path / "odd.json"
+    path.write_text(content)
+    with pytest.raises(TraceError, match=f"{problem}.*give finite numbers, and few lists inside lists"):
+        import_files([path])

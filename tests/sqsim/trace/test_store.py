@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sqsim.errors import TraceError
+from sqsim.errors import RunError, TraceError
 from sqsim.trace.schema import SCHEMA, Task
 from sqsim.trace.store import read_tasks, write_tasks
 from tests.sqsim.tasks import chain, tasks
@@ -104,9 +106,25 @@ def test_what_is_not_sound_is_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_does_not_exist_cannot_be_written(tmp_path):
-    with pytest.raises(TraceError, match="cannot be written: No such file"):
-        write_tasks(tmp_path / "nowhere" / "trace.jsonl", [chain(2)])
+def test_directories_above_a_trace_are_made(tmp_path):
+    path = tmp_path / "new" / "deep" / "trace.jsonl"
+    write_tasks(path, [chain(2)])
+    assert list(read_tasks(path)) == [chain(2)]
+
+
+def test_what_cannot_be_written_is_a_failed_run_and_no_wrong_input(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"file/trace\.jsonl: cannot be written") as caught:
+        write_tasks(tmp_path / "file" / "trace.jsonl", [chain(2)])
+    assert caught.value.exit_code == 1
+
+
+def test_a_pipe_is_named_as_one(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(
+        TraceError, match=r"pipe\.jsonl: is a pipe or a device, which cannot be read twice; write"
+    ):
+        list(read_tasks(tmp_path / "pipe.jsonl"))
 
 
 def test_a_trace_is_streamed(tmp_path):
@@ -203,6 +221,21 @@ def test_a_truncated_trace_is_an_error_wherever_it_was_cut(tmp_path):
         cut.write_bytes(whole[:keep])
         with pytest.raises(TraceError):
             list(read_tasks(cut))
+
+
+def test_no_damaged_trace_reads_as_another(tmp_path):
+    """Whatever bit of a compressed trace was turned, it is an error and no other trace."""
+    path = tmp_path / "whole.jsonl.zst"
+    written = [chain(20, name=f"t{index}") for index in range(5)]
+    write_tasks(path, written)
+    whole = path.read_bytes()
+    damaged = tmp_path / "damaged.jsonl.zst"
+    read_wrong = []
+    for at in range(len(whole)):
+        damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        with contextlib.suppress(TraceError):
+            read_wrong += [at] if list(read_tasks(damaged)) != written else []
+    assert not read_wrong
 
 
 def test_a_missing_file_and_a_directory_without_traces_are_named(tmp_path):
