@@ -18,19 +18,20 @@ import secrets
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sqsim.errors import RecordError
+from sqsim.errors import RecordError, RunError
 
 SCHEMA = "sqrun/1"
 COMPLETED = "completed"
 """The outcome of a task that reached its end; any other outcome is the reason why it failed."""
 
 _BATCH_ROWS = 1 << 16
+_SEAL = "sha256"
 
 
 def _schema(*columns: tuple[str, pa.DataType], nullable: frozenset[str] = frozenset()) -> pa.Schema:
@@ -208,6 +209,11 @@ def _json_bytes(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
+def _sealed(run: dict[str, Any]) -> str:
+    """The sha256 of run.json's content, which stands in it: what was changed since does not read as a record."""
+    return hashlib.sha256(_json_bytes(run)).hexdigest()
+
+
 def _sync(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -218,7 +224,11 @@ def _sync(path: Path) -> None:
 
 def _write_table(table: pa.Table, schema: pa.Schema, path: Path) -> str:
     """Write one table; its sha256. The bytes depend on the rows and not on how they came together."""
-    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=3) as writer:
+    # A file of our own: pyarrow takes no path that is not UTF-8, and reports a full disk in words of its own.
+    with (
+        path.open("wb") as file,
+        pq.ParquetWriter(file, schema, compression="zstd", compression_level=3) as writer,
+    ):
         for start in range(0, table.num_rows, _BATCH_ROWS):
             # one row group of one chunk at a time
             writer.write_table(table.slice(start, _BATCH_ROWS).combine_chunks(), row_group_size=_BATCH_ROWS)
@@ -231,8 +241,9 @@ def _write_files(record: RunRecord, directory: Path) -> None:
         name: _write_table(record.table(name), schema, directory / f"{name}.parquet")
         for name, schema in TABLES.items()
     }
-    # Last: without run.json a directory is no record.
     run = {"schema": SCHEMA, **record.run, "tables_sha256": sums}
+    run[_SEAL] = _sealed(run)
+    # Last: without run.json a directory is no record.
     for name, content in (("timing.json", record.timing), ("run.json", run)):
         (directory / name).write_bytes(_json_bytes(content))
         _sync(directory / name)
@@ -283,7 +294,7 @@ def write_record(record: RunRecord, directory: str | Path, overwrite: bool = Fal
 
     `overwrite` replaces a record, and nothing but a record. Replacing takes two renames: a crash between
     them leaves the new record whole beside the place, under a name that starts with a dot, and no record in it.
-    RecordError: the directory is taken or cannot be written. ValueError: the record breaks its own schema.
+    RecordError: the directory is taken. RunError: it cannot be written. ValueError: the record breaks its own schema.
     """
     target = Path(os.path.abspath(directory))  # noqa: PTH100  (a symbolic link is replaced by name, not followed)
     _check(record)
@@ -294,11 +305,11 @@ def write_record(record: RunRecord, directory: str | Path, overwrite: bool = Fal
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh.mkdir()
         _write_files(record, fresh)
-        _swap(fresh, target, old)
+        _swap(fresh, target, old, overwrite)
         _sync(target.parent)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise RecordError(
+        raise RunError(
             f"{target}: cannot be written: {reason}; free some space, or choose another --output-dir"
         ) from error
     finally:
@@ -309,10 +320,11 @@ def write_record(record: RunRecord, directory: str | Path, overwrite: bool = Fal
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _swap(fresh: Path, target: Path, old: Path) -> None:
+def _swap(fresh: Path, target: Path, old: Path, overwrite: bool) -> None:
     """Move what stands at `target` to `old` and `fresh` into its place, or put back what stood there."""
     try:
-        if target.is_symlink() or (target.exists() and any(target.iterdir())):
+        # Without `overwrite` a record that appeared meanwhile stays: a rename replaces an empty directory only.
+        if target.is_symlink() or (overwrite and target.exists() and any(target.iterdir())):
             target.rename(old)
         fresh.rename(target)
     except BaseException:
@@ -328,9 +340,13 @@ def _bytes(path: Path) -> bytes:
         raise RecordError(f"{path}: cannot be read: {error.strerror}; check the file's permissions") from error
 
 
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(_bytes(path))
+        content = json.loads(_bytes(path), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: cannot be read as JSON ({error}); run the scenario again") from error
     if not isinstance(content, dict):
@@ -349,6 +365,11 @@ def _read_run(directory: Path) -> dict[str, Any]:
     if run.get("schema") != SCHEMA:
         raise RecordError(
             f"{directory / 'run.json'}: schema is {run.get('schema')!r}, this version reads {SCHEMA!r}; run the scenario again"
+        )
+    if run.pop(_SEAL, None) != _sealed(run):
+        raise RecordError(
+            f"{directory / 'run.json'}: damaged, changed by hand, or of an older version: its sha256 is not that "
+            "of its content; run the scenario again"
         )
     return run
 

@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from tiny_record import table, tiny_record
 
-from sqsim.errors import RecordError
+import sqsim.record
+from sqsim.errors import RecordError, RunError
 from sqsim.record import (
     AUX,
     ENGINE,
     EVICTIONS,
+    SCHEMA,
     TABLES,
     TASKS,
     TURNS,
@@ -220,11 +222,11 @@ def test_a_write_that_is_cut_short_leaves_what_was_there(tmp_path, monkeypatch, 
     changed = tiny_record()
     changed.run["scenario"] = {"seed": 5}
     monkeypatch.setattr(os, "fsync", faults_at(call, error))
-    expected = RecordError if isinstance(error, OSError) else KeyboardInterrupt
+    expected = RunError if isinstance(error, OSError) else KeyboardInterrupt
     with pytest.raises(expected) as caught:
         write_record(changed, target, overwrite=existing)
     monkeypatch.undo()
-    if expected is RecordError:
+    if expected is RunError:
         assert str(caught.value).startswith(f"{target}: cannot be written: No space left on device; ")
     assert [path.name for path in tmp_path.iterdir()] == (["run"] if existing else [])
     assert not existing or contents(target) == before
@@ -239,7 +241,7 @@ def test_a_rename_that_fails_puts_the_old_record_back(written, tmp_path, monkeyp
         return real(path, target)
 
     monkeypatch.setattr(Path, "rename", rename)
-    with pytest.raises(RecordError, match="Input/output error"):
+    with pytest.raises(RunError, match="Input/output error"):
         write_record(tiny_record(), written, overwrite=True)
     assert contents(written) == before
     assert list(tmp_path.iterdir()) == [written]
@@ -282,11 +284,47 @@ def test_a_damaged_table_is_refused(written, name, damage):
 
 
 @pytest.mark.parametrize("name", ["run.json", "timing.json"])
-@pytest.mark.parametrize("text", ["", "{", "[]", "\xff", "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "{", "[]", "\xff", "[" * 100_000, '{"wall_s": NaN}'])
 def test_a_damaged_json_file_is_refused(written, name, text):
     (written / name).write_text(text, encoding="latin-1")
     with pytest.raises(RecordError, match=name):
         read_record(written)
+
+
+def test_no_value_of_run_json_can_change_unnoticed(written):
+    """Whichever value is replaced, dropped or added: the record is damaged, and says so before it is used."""
+    path = written / "run.json"
+    sound = json.loads(path.read_text())
+    for key in sound.keys() - {"schema"}:
+        without = {name: value for name, value in sound.items() if name != key}
+        for changed in (without, {**sound, key: None}, {**sound, key: {"tokens": "x"}}):
+            path.write_text(json.dumps(changed))
+            with pytest.raises(RecordError, match=r"run\.json: damaged, changed by hand"):
+                read_record(written)
+    path.write_text(json.dumps({**sound, "more": 1}))
+    with pytest.raises(RecordError, match=r"run\.json: damaged, changed by hand"):
+        read_record(written)
+    path.write_text(json.dumps(sound))
+    assert read_record(written).run == tiny_record().run | {"schema": SCHEMA}
+
+
+def test_a_record_that_appeared_meanwhile_is_not_replaced_unasked(tmp_path, monkeypatch):
+    """Two runs into one directory: both found it free, the second to end does not replace the first one's record."""
+    first = tiny_record()
+    first.run["scenario"] = {"seed": 5}
+    write_record(first, tmp_path / "run")
+    before = contents(tmp_path / "run")
+    monkeypatch.setattr(sqsim.record, "check_writable", lambda *_: None)
+    with pytest.raises(RunError, match="Directory not empty"):
+        write_record(tiny_record(), tmp_path / "run")
+    assert contents(tmp_path / "run") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_name_that_is_not_utf8_is_a_name(tmp_path):
+    path = tmp_path / os.fsdecode(b"r\xff")
+    write_record(tiny_record(), path)
+    assert read_record(path).tasks.num_rows == 2
 
 
 def test_a_record_of_another_version_is_refused_by_name(written):
