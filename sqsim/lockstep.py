@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sqsim.errors import InputError
 from sqsim.models.batching import Batch, Scheduler
 from sqsim.recording import Entry, Recording, read_recording
 
 _MAX_LINES = 20  # differing log lines after which a replay stops
 _TOLERANCE = 3e-3  # the log rounds admission numbers to 4 digits
 _RATIO_TOLERANCE = 3e-6  # and the ratio to 6
+_ROW_COLUMNS = 9  # of a request in a logged batch
 
 
 class Difference(NamedTuple):
@@ -91,11 +93,22 @@ class _Replay:
             self._line, self._event = line, event
             handler = self._handlers.get(self._event.get("ev", str))
             if handler is not None:  # the others (open_session, pauses) change nothing here
-                handler()
+                self._follow(handler)
             if self._apart or len({difference.line for difference in report.differences}) >= _MAX_LINES:
                 report.stopped_at = self._line
                 break
+        if not report.rounds:
+            log = self._recording.directory / "steps.jsonl.gz"
+            raise InputError(
+                f"{log}: holds no round of the scheduler, so nothing is compared; record the run again"
+            )
         return report
+
+    def _follow(self, handler: Callable[[], None]) -> None:
+        try:
+            handler()
+        except AssertionError as error:  # what the server is said to have done cannot be
+            self._decides("possible", expected=True, found=str(error))
 
     # Events.
 
@@ -121,7 +134,7 @@ class _Replay:
         if formed and batch is not None:
             self._batches[event.get("step", int)] = batch
             report.batches += 1
-            rows = event.get("reqs", list)
+            rows = event.rows("reqs", _ROW_COLUMNS)
             self._decides("mode", event.get("mode", str), batch.mode)
             self._decides("rows", [row[:3] for row in rows], [list(row) for row in batch.rows()])
             self._compare("row n_out", [row[4] for row in rows], [request.n_out for request in batch.requests])

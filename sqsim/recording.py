@@ -25,6 +25,7 @@ T = TypeVar("T")
 _FILES = ("server.json", "workload.json", "responses.json", "steps.jsonl.gz")
 _WINDOW = 127  # of a hybrid recording that does not state it: sliding_window 128, as in gpt-oss
 _AGAIN = "record the run again with the schedule recorder"
+_TOO_LARGE = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,31 @@ class Entry:
             problem = f"is {value!r}, not of kind {kind.__name__}" if field in self.data else "is missing"
             raise InputError(f"{self.place}: {field}: {problem}; {_AGAIN}")
         return value
+
+    def size(self, field: str, default: int | None = None) -> int:
+        """A field that is a whole number of at least 1."""
+        value = self.get(field, int, default)
+        if not 0 < value < _TOO_LARGE:
+            raise InputError(f"{self.place}: {field}: is {value}, not a size; {_AGAIN}")
+        return value
+
+    def ids(self, field: str) -> list[int]:
+        """A field that is a list of token ids."""
+        values = self.get(field, list)
+        for index, value in enumerate(values):
+            if type(value) is not int or not 0 <= value < _TOO_LARGE:
+                raise InputError(f"{self.place}: {field}[{index}]: is {value!r}, not a token id; {_AGAIN}")
+        return values
+
+    def rows(self, field: str, columns: int) -> list[list[Any]]:
+        """A field that is a list of rows with at least so many columns."""
+        values = self.get(field, list)
+        for index, value in enumerate(values):
+            if not isinstance(value, list) or len(value) < columns:
+                raise InputError(
+                    f"{self.place}: {field}[{index}]: is {value!r}, not a row of {columns}; {_AGAIN}"
+                )
+        return values
 
     def entry(self, field: str) -> Entry:
         """A field that is an object itself."""
@@ -76,9 +102,12 @@ class Recording:
             raise InputError(f"{place}: rid: {rid!r} is not in workload.json; {_AGAIN}")
         asked = self.requests[rid]
         response = self.responses.get(rid)
-        said = response.get("output_ids", list) if response is not None else []
+        said = response.ids("output_ids") if response is not None else []
         ignore_eos = asked.get("ignore_eos", bool, default=False)
         cap = asked.get("max_new_tokens", int)
+        prompt = asked.ids("input_ids")
+        if not prompt:
+            raise InputError(f"{asked.place}: input_ids: the prompt is empty; {_AGAIN}")
         tokens = max(1, cap if ignore_eos else asked.get("n_out", int))
         output = literal(said[:tokens])
         unsaid = tokens - count(output)
@@ -87,7 +116,7 @@ class Recording:
             output = concat(output, (Run(-1 - list(self.requests).index(rid), 0, unsaid),))
         return Request(
             rid=rid,
-            prompt=literal(asked.get("input_ids", list)),
+            prompt=literal(prompt),
             output=output,
             max_new_tokens=cap,
             ignore_eos=ignore_eos,
@@ -111,7 +140,9 @@ def read_recording(directory: str | Path) -> Recording:
     directory = Path(directory)
     missing = [name for name in _FILES if not (directory / name).is_file()]
     if missing:
-        inside = sorted(path.parent for path in directory.rglob("steps.jsonl.gz")) if directory.is_dir() else []
+        inside = (
+            sorted(path.parent for path in directory.glob("*/**/steps.jsonl.gz")) if directory.is_dir() else []
+        )
         fix = f"try {inside[0]}" if inside else f"a recording is a folder with {', '.join(_FILES)}"
         raise InputError(f"{directory}: no {', '.join(missing)}; {fix}")
     server = _read(directory / "server.json")
@@ -135,7 +166,7 @@ def _read(path: Path) -> Entry:
 def _parsed(text: str, place: str) -> Entry:
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: is no JSON ({error}); {_AGAIN}") from error
     if not isinstance(data, dict):
         raise InputError(f"{place}: is {type(data).__name__}, not an object; {_AGAIN}")
@@ -145,21 +176,29 @@ def _parsed(text: str, place: str) -> Entry:
 def _limits(server: Entry) -> Limits:
     args = server.entry("launch_args")
     hybrid = server.data.get("swa_pool_tokens") is not None
+    page = args.size("page_size", 1)
     return Limits(
-        kv_capacity=server.get("pool_tokens", int),
-        swa_capacity=server.get("swa_pool_tokens", int) if hybrid else None,
-        swa_window=server.get("swa_window", int, _WINDOW) if hybrid else None,
-        page_size=args.get("page_size", int, 1),
-        max_running=args.get("max_running_requests", int),
-        chunked_prefill=args.get("chunked_prefill_size", int),
-        max_prefill_tokens=args.get("max_prefill_tokens", int, 16384),
+        kv_capacity=_pool(server, "pool_tokens", page),
+        swa_capacity=_pool(server, "swa_pool_tokens", page) if hybrid else None,
+        swa_window=server.size("swa_window", _WINDOW) if hybrid else None,
+        page_size=page,
+        max_running=args.size("max_running_requests"),
+        chunked_prefill=args.size("chunked_prefill_size"),
+        max_prefill_tokens=args.size("max_prefill_tokens", 16384),
         schedule_conservativeness=args.get("schedule_conservativeness", float, 1.0),
-        context_length=args.get("context_length", int),
+        context_length=args.size("context_length"),
         mixed_chunk=args.get("enable_mixed_chunk", bool, default=False),
         schedule_policy=_policy(args),
         overlap=not args.get("disable_overlap_schedule", bool, default=False),
         refresh_calls=server.get("refresh_calls_before", int, 0),
     )
+
+
+def _pool(server: Entry, field: str, page: int) -> int:
+    tokens = server.size(field)
+    if tokens % page:
+        raise InputError(f"{server.place}: {field}: {tokens} is no multiple of page_size {page}; {_AGAIN}")
+    return tokens
 
 
 def _policy(args: Entry) -> Literal["fcfs", "lpm"]:

@@ -188,6 +188,7 @@ def test_a_folder_without_files_names_them_and_a_fix(tmp_path):
         ("workload.json", '{"requests": [3]}', r"workload\.json: requests\[0\]: is 3, not an object"),
         ("workload.json", '{"requests": []}', r"steps\.jsonl\.gz:1: rid: 'A1' is not in workload\.json"),
         ("responses.json", '{"A1": 3}', r"responses\.json: A1: is 3, not of kind dict"),
+        ("server.json", "[" * 100_000, r"server\.json: is no JSON"),
     ],
 )
 def test_a_malformed_file_is_named_with_its_field(file, text, message, tmp_path):
@@ -222,3 +223,72 @@ def test_an_unknown_policy_is_refused(tmp_path):
     (folder / "server.json").write_text(json.dumps(server))
     with pytest.raises(InputError, match="'random' is not modelled; use fcfs or lpm"):
         replay(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "value", "message"),
+    [
+        ("server.json", ("launch_args", "page_size"), 0, r"launch_args: page_size: is 0, not a size"),
+        ("server.json", ("launch_args", "page_size"), 10**30, r"launch_args: page_size: is 10+, not a size"),
+        ("server.json", ("launch_args", "page_size"), 7, r"pool_tokens: \d+ is no multiple of page_size 7"),
+        (
+            "server.json",
+            ("launch_args", "chunked_prefill_size"),
+            -1,
+            r"chunked_prefill_size: is -1, not a size",
+        ),
+        ("server.json", ("pool_tokens",), 0, r"server\.json: pool_tokens: is 0, not a size"),
+        ("workload.json", ("requests", 0, "input_ids"), [], r"requests\[0\]: input_ids: the prompt is empty"),
+        ("workload.json", ("requests", 0, "input_ids", 1), [5], r"input_ids\[1\]: is \[5\], not a token id"),
+        ("workload.json", ("requests", 0, "input_ids", 1), True, r"input_ids\[1\]: is True, not a token id"),
+        ("responses.json", ("A1", "output_ids", 0), -5, r"A1: output_ids\[0\]: is -5, not a token id"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named_with_its_field(file, keys, value, message, tmp_path):
+    folder = copy(RECORDINGS / "A", tmp_path / "malformed")
+    content = json.loads((folder / file).read_text())
+    inner = content
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    (folder / file).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message):
+        replay(folder)
+
+
+@pytest.mark.parametrize("row", [None, 5, [], ["r1", 3]])
+def test_a_batch_row_that_is_none_is_named(row, tmp_path):
+    folder = copy(RECORDINGS / "A", tmp_path / "malformed")
+    events = read_log(folder)
+    line, event = first(events, is_step)
+    event["reqs"][0] = row
+    write_log(folder, events)
+    with pytest.raises(InputError, match=rf"steps\.jsonl\.gz:{line}: reqs\[0\]: is .*, not a row of 9"):
+        replay(folder)
+
+
+@pytest.mark.parametrize("events", [[], [{"ev": "pause"}]])
+def test_a_log_without_a_round_is_no_success(events, tmp_path):
+    folder = copy(RECORDINGS / "A", tmp_path / "empty")
+    write_log(folder, events)
+    with pytest.raises(InputError, match=r"steps\.jsonl\.gz: holds no round"):
+        replay(folder)
+
+
+def test_a_missing_file_is_not_answered_with_the_same_folder(tmp_path):
+    folder = copy(RECORDINGS / "A", tmp_path / "lacking")
+    (folder / "server.json").unlink()
+    with pytest.raises(InputError, match=r"lacking: no server\.json; a recording is a folder with"):
+        replay(folder)
+
+
+def test_what_the_scheduler_holds_impossible_is_a_difference(tmp_path):
+    """A session's turn that does not repeat the turn before it: no server serves that, so the recording differs."""
+    folder = copy(RECORDINGS / "I2", tmp_path / "torn")
+    workload = json.loads((folder / "workload.json").read_text())
+    workload["requests"][0]["input_ids"][0] += 1
+    (folder / "workload.json").write_text(json.dumps(workload))
+    report = replay(folder)
+    assert report.differences[-1].field == "possible"
+    assert "does not continue session" in str(report.differences[-1])
+    assert report.stopped_at is not None
