@@ -85,7 +85,7 @@ def _install(what: Asked) -> None:
         needs += step_log.NEEDS
         on_start.append(log.start)
     if what.force_tokens:
-        from sqreal.plugin import forced_tokens  # noqa: PLC0415 - loads torch
+        from sqreal.plugin import forced_tokens  # noqa: PLC0415 - only where it is asked for
 
         hooks += forced_tokens.HOOKS
         needs += forced_tokens.NEEDS

@@ -36,6 +36,10 @@ class EventLog:
         self._lines = 0
         self._open: list[Details] = []
 
+    def close(self) -> None:
+        """A server keeps its log open to its end; nothing waits to be written."""
+        self._file.close()
+
     def write(self, event: str, **fields: Any) -> None:
         """Write one event; `n`, its line number from 0, is added."""
         line = {"n": self._lines, "ev": event, **fields}

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from sqreal.plugin.hooks import Hook, Need, PluginError
 
 FORCE = "sqreal_force"
@@ -44,19 +42,22 @@ def arrived(original: Callable[..., None], scheduler: Any, req: Any, *args: Any,
             n_in=len(req.origin_input_ids),
             max_new_tokens=req.sampling_params.max_new_tokens,
             vocabulary=scheduler.model_config.vocab_size,
-            stops=None if req.sampling_params.ignore_eos else _stops(req),
+            stops=set() if req.sampling_params.ignore_eos else _stops(req),
         )
+        if fault is None and req.return_logprob:
+            fault = "the log-probabilities would be those of the sampled tokens; leave out return_logprob"
         if fault is not None:
+            del params[FORCE]  # it still takes one step, on its way out
             req.set_finish_with_abort(f"{FORCE}: {fault}")
     original(scheduler, req, *args, **kwargs)
 
 
 def fault_of(
-    params: dict[str, Any], *, n_in: int, max_new_tokens: int, vocabulary: int, stops: set[int] | None
+    params: dict[str, Any], *, n_in: int, max_new_tokens: int, vocabulary: int, stops: set[int]
 ) -> str | None:
     """Why these tokens cannot be forced, with the fix; None when they can.
 
-    `stops` are the ids that end this request (None: none does). `max_new_tokens` is what the server allows, which the
+    `stops` are the ids that end this request (none with ignore_eos). `max_new_tokens` is what the server allows, which the
     context length and the pool may have made smaller than what was declared.
     """
     forced, said = params[FORCE], params.get(N_IN)
@@ -71,10 +72,10 @@ def fault_of(
         )
     if len(forced) > max_new_tokens:
         return f"{len(forced)} tokens, max_new_tokens allows {max_new_tokens} here; raise it, the pool or the context length"
-    early = next((place for place, token in enumerate(forced[:-1]) if stops and token in stops), None)
+    early = next((place for place, token in enumerate(forced[:-1]) if token in stops), None)
     if early is not None:
         return f"token {early} of {len(forced)} is {forced[early]}, which ends the request; keep stop ids for the last place"
-    if len(forced) < max_new_tokens and not (stops and forced[-1] in stops):
+    if len(forced) < max_new_tokens and forced[-1] not in stops:
         return f"the last token, {forced[-1]}, does not end the request; name it in stop_token_ids"
     return None
 
@@ -105,6 +106,8 @@ def due(reqs: Sequence[Any], seq_lens: Sequence[int]) -> list[int] | None:
 
 def batch_made(original: Callable[..., Any], cls: type, batch: Any, *args: Any, **kwargs: Any) -> Any:
     """A batch becomes a forward pass: note what its rows have to produce."""
+    import torch  # noqa: PLC0415 - only a server needs it, and has it loaded
+
     forward_batch = original(cls, batch, *args, **kwargs)
     tokens = due(batch.reqs, batch.seq_lens_cpu.tolist()) if batch.reqs else None
     if tokens is not None:
@@ -116,6 +119,8 @@ def batch_made(original: Callable[..., Any], cls: type, batch: Any, *args: Any, 
 
 def sampled(original: Callable[..., Any], runner: Any, logits_output: Any, forward_batch: Any) -> Any:
     """Tokens were sampled: put the forced ones in their place."""
+    import torch  # noqa: PLC0415 - as above
+
     tokens = original(runner, logits_output, forward_batch)
     forced = getattr(forward_batch, _ATTACHED, None)
     if forced is None:
@@ -146,7 +151,7 @@ NEEDS = (
     Need("sglang.srt.configs.model_config.ModelConfig", "vocab_size"),
     Need(
         "sglang.srt.managers.schedule_batch.Req",
-        "rid sampling_params origin_input_ids eos_token_ids tokenizer to_finish set_finish_with_abort",
+        "rid sampling_params origin_input_ids eos_token_ids tokenizer to_finish return_logprob set_finish_with_abort",
     ),
     Need("sglang.srt.managers.schedule_batch.ScheduleBatch", "reqs seq_lens_cpu"),
     Need(
