@@ -16,6 +16,8 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -262,7 +264,7 @@ def is_record(directory: str | Path) -> bool:
     """Whether this directory is a record, of any version."""
     try:
         content = json.loads((Path(directory) / "run.json").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and str(content.get("schema", "")).startswith("sqrun/")
 
@@ -296,15 +298,25 @@ def write_record(record: RunRecord, directory: str | Path, overwrite: bool = Fal
     them leaves the new record whole beside the place, under a name that starts with a dot, and no record in it.
     RecordError: the directory is taken. RunError: it cannot be written. ValueError: the record breaks its own schema.
     """
-    target = Path(os.path.abspath(directory))  # noqa: PTH100  (a symbolic link is replaced by name, not followed)
     _check(record)
-    check_writable(target, overwrite)
+    check_writable(directory, overwrite)
+    with whole_directory(directory, overwrite) as fresh:
+        _write_files(record, fresh)
+
+
+@contextmanager
+def whole_directory(directory: str | Path, overwrite: bool) -> Iterator[Path]:
+    """A directory to fill, which takes its name when it is whole; until then the name holds what it held before.
+
+    Whether it may be replaced is for the caller to check first. RunError: it cannot be written.
+    """
+    target = Path(os.path.abspath(directory))  # noqa: PTH100  (a symbolic link is replaced by name, not followed)
     mark = secrets.token_hex(4)
     fresh, old = (target.parent / f".{target.name}.{mark}.{state}" for state in ("partial", "old"))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh.mkdir()
-        _write_files(record, fresh)
+        yield fresh
         _swap(fresh, target, old, overwrite)
         _sync(target.parent)
     except OSError as error:
@@ -323,7 +335,7 @@ def write_record(record: RunRecord, directory: str | Path, overwrite: bool = Fal
 def _swap(fresh: Path, target: Path, old: Path, overwrite: bool) -> None:
     """Move what stands at `target` to `old` and `fresh` into its place, or put back what stood there."""
     try:
-        # Without `overwrite` a record that appeared meanwhile stays: a rename replaces an empty directory only.
+        # Without `overwrite` what appeared meanwhile stays: a rename replaces an empty directory only.
         if target.is_symlink() or (overwrite and target.exists() and any(target.iterdir())):
             target.rename(old)
         fresh.rename(target)
