@@ -42,10 +42,13 @@ def require_sglang() -> str:
 
 
 def require_device(device: str) -> None:
-    """Raise a DeviceError where `cuda` is asked for and the machine has none."""
+    """Raise an error where this machine cannot serve on `device` (cpu or cuda)."""
     if device == "cuda" and not cuda_devices():
-        raise DeviceError(
-            "no CUDA device is found on this machine; set engine.gpu: cpu, or run on a GPU machine"
+        problem = "no CUDA device is found on this machine"
+        raise DeviceError(f"{problem}; set engine.gpu: cpu, or run on a GPU machine")
+    if device == "cpu" and not CPU_SHIMS.is_dir():
+        raise InstallError(
+            f"{CPU_SHIMS}: missing, sqreal was installed without it; run in a checkout: {FIX_CPU}"
         )
 
 

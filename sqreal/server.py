@@ -127,9 +127,9 @@ class Server:
     def failure(self, problem: str) -> ServerError:
         """The error to raise when a request broke off: that the server died, where it did, else `problem`.
 
-        A server whose connection breaks may take a moment to end, so this waits up to two seconds.
+        A server whose connection breaks may take a moment to end, so this waits up to ten seconds.
         """
-        until = time.monotonic() + 2
+        until = time.monotonic() + 10
         while self._child is not None and time.monotonic() < until:
             if self._child.ended:
                 return _died(self._child, f"the server has ended ({problem})")

@@ -111,6 +111,7 @@ class ServerOptions:
             path = environment.get("PYTHONPATH")
             environment |= {
                 "SGLANG_USE_CPU_ENGINE": "1",
+                "TORCH_COMPILE_DISABLE": "1",  # needs a C++ compiler and 20 s at gpt-oss's first step; gains nothing here
                 "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS", "1"),
                 "PYTHONPATH": str(CPU_SHIMS) if not path else f"{CPU_SHIMS}{os.pathsep}{path}",
             }
