@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
-from sqsim.errors import ScenarioError
+from sqsim.errors import InputError, ScenarioError, TraceError
 from sqsim.scenario_parts import (
     FITS,
     LOADS,
@@ -61,6 +62,15 @@ def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
+class _Places(dict[KeyPath, str]):
+    """Where each key was set. It makes no scenario another, so any two are equal."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Places)
+
+    __hash__ = None
+
+
 class Scenario(Part):
     """Everything that decides a run."""
 
@@ -93,6 +103,7 @@ class Scenario(Part):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="a whole number, 0 or more")
 
     _base: Path = PrivateAttr(default_factory=Path)
+    _places: _Places = PrivateAttr(default_factory=_Places)
 
     @model_validator(mode="after")
     def _exists(self) -> Scenario:
@@ -125,6 +136,17 @@ class Scenario(Part):
         """The config.json that `model` names; None where it is the name of a known model."""
         return self._base / self.model if self.model.endswith(".json") else None
 
+    @contextmanager
+    def blamed(self, key: str) -> Iterator[None]:
+        """Whatever the body finds wrong is the value of this key: the error says where that stands."""
+        try:
+            yield
+        except TraceError:
+            raise  # a file of its own, with a line of its own
+        except InputError as error:
+            known = Document(None, {(): "scenario", **self._places})
+            raise ScenarioError(f"{known.place(tuple(key.split('.')))}: {key}: {error}") from error
+
     def resolved(self) -> dict[str, Any]:
         """Everything with its defaults, as JSON. Reading it back gives this scenario."""
         return self.model_dump(mode="json")
@@ -138,8 +160,13 @@ class Scenario(Part):
         ]
 
 
-def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
-    """Read a scenario file and apply `a.b=value` overrides (each value is YAML) in order."""
+def load_scenario(
+    path: str | Path, overrides: Sequence[str] = (), places: Sequence[str] | None = None
+) -> Scenario:
+    """Read a scenario file and apply `a.b=value` overrides (each value is YAML) in order.
+
+    `places` are what messages call the overrides' places, when they do not come from `--set`.
+    """
     file = Path(path)
     try:
         text = file.read_bytes()
@@ -147,7 +174,7 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
         raise ScenarioError(
             f"{file}: cannot be read: {error.strerror}; give the path of a scenario's YAML file"
         ) from error
-    return _build(parse(text, str(file)), overrides, file.parent)
+    return _build(parse(text, str(file)), overrides, file.parent, places)
 
 
 def make_scenario(
@@ -157,18 +184,25 @@ def make_scenario(
     return _build(Document(copy.deepcopy(dict(content)), {(): where}), overrides, base or Path())
 
 
-def _build(document: Document, overrides: Iterable[str], base: Path) -> Scenario:
+def _build(
+    document: Document, overrides: Sequence[str], base: Path, places: Sequence[str] | None = None
+) -> Scenario:
     if not isinstance(document.value, dict):
         where, value = document.place(()), show(document.value)
         raise ScenarioError(f"{where}: a scenario is a mapping such as `traces: tasks.jsonl`, not {value}")
-    for override in overrides:
-        set_value(document, override)
+    for index, override in enumerate(overrides):
+        set_value(document, override, None if places is None else places[index])
     try:
         scenario = Scenario.model_validate(document.value)
     except ValidationError as error:
         faults = error.errors(include_url=False)
+        items = {fault["loc"][:-1] for fault in faults if fault["loc"]}
+        # A list whose items are wrong is not also too short.
+        faults = [fault for fault in faults if not (fault["type"] == "too_short" and fault["loc"] in items)]
         raise ScenarioError("\n".join(_explain(document, fault) for fault in faults)) from None
-    scenario._base = base  # noqa: SLF001  (its own module: where it came from is no field of a scenario)
+    # Its own module: where it came from is no field of a scenario.
+    scenario._base = base  # noqa: SLF001
+    scenario._places = _Places(document.places)  # noqa: SLF001
     return scenario
 
 
@@ -216,7 +250,8 @@ def _complaint(fault: ErrorDetails) -> str:
 
 
 def _close(value: Any, known: Iterable[str]) -> str:
-    found = difflib.get_close_matches(value[:60], list(known), 1) if isinstance(value, str) else []
+    names = [name for name in known if name]
+    found = difflib.get_close_matches(value[:60], names, 1) if isinstance(value, str) else []
     return f"; did you mean {found[0]}?" if found else ""
 
 

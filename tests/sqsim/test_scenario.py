@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsim.errors import ScenarioError
+from sqsim.errors import InputError, ScenarioError, TraceError
 from sqsim.scenario import Scenario, load_scenario, make_scenario
 
 # SPEC.md, "Scenario (YAML; strict) with defaults", key by key; `traces` is the only one that must be given.
@@ -378,3 +378,43 @@ def test_no_text_raises_anything_but_a_scenario_error(tmp_path_factory, text):
         load_scenario(file)
     except ScenarioError as error:
         assert str(error).startswith(str(file))  # noqa: PT017
+
+
+def test_a_wrong_item_is_one_fault_and_suggests_nothing_empty():
+    with pytest.raises(ScenarioError) as caught:
+        make_scenario({"traces": [""]})
+    assert str(caught.value).startswith(
+        "scenario: traces[0]: '' String should have at least 1 character; allowed: "
+    )
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_override_over_several_lines_is_named_in_one():
+    with pytest.raises(ScenarioError) as caught:
+        make_scenario({"traces": "t.jsonl"}, ["seed=1\nmodel: x"])
+    assert str(caught.value).startswith("--set seed=1 model: x: cannot be read as YAML")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_what_proves_wrong_later_is_named_with_its_place(tmp_path):
+    """A GPU that nobody knows is found out when it is looked up; the error still says which line named it."""
+    path = tmp_path / "s.yaml"
+    path.write_text("traces: t.jsonl\nengine:\n  gpu: abacus\n")
+    with (
+        pytest.raises(ScenarioError, match=r"s\.yaml:3: engine\.gpu: not known"),
+        load_scenario(path).blamed("engine.gpu"),
+    ):
+        raise InputError("not known")
+    overridden = load_scenario(path, ["engine.gpu=abaci"])
+    with (
+        pytest.raises(ScenarioError, match=r"--set engine\.gpu=abaci: engine\.gpu: no"),
+        overridden.blamed("engine.gpu"),
+    ):
+        raise InputError("no")
+    named = load_scenario(path, ["engine.gpu=abaci"], ["study.yaml:7"])
+    with pytest.raises(ScenarioError, match=r"study\.yaml:7: engine\.gpu: no"), named.blamed("engine.gpu"):
+        raise InputError("no")
+    with pytest.raises(ScenarioError, match=r"s\.yaml: model: no"), named.blamed("model"):
+        raise InputError("no")  # a default stands nowhere
+    with pytest.raises(TraceError, match=r"^t\.jsonl:5: bad$"), named.blamed("traces"):
+        raise TraceError("bad", file="t.jsonl", line=5)
