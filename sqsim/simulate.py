@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import simpy
 
 from sqsim import __version__
-from sqsim import scenario_parts as sc
-from sqsim.agent.aux_thread import DecisionModel
-from sqsim.agent.policies.base import Policy
-from sqsim.agent.policies.keep_last import KeepLast
-from sqsim.agent.policies.none import NoEviction
-from sqsim.agent.policies.oracle import Oracle
-from sqsim.agent.policies.sidequest import SideQuest
-from sqsim.agent.turn_loop import LoopOptions, TurnLoop
+from sqsim.agents import Agents
 from sqsim.des.engine import Engine
 from sqsim.des.load import start_load
 from sqsim.des.step_log import StepLog
-from sqsim.des.task import AgentTask, Child, ClientOptions, Tables
-from sqsim.errors import ScenarioError, TraceError
+from sqsim.des.task import AgentTask, Child
 from sqsim.metrics import judge_evictions
 from sqsim.models.batching import Limits, Scheduler
 from sqsim.models.capacity import Capacity, kv_capacity
@@ -36,9 +26,8 @@ from sqsim.models.profile import Profile
 from sqsim.models.tokens import Segments
 from sqsim.record import RunRecord
 from sqsim.scenario import Scenario
-from sqsim.trace.schema import Task
-from sqsim.trace.store import read_tasks
-from sqsim.workload import Instance, instances
+from sqsim.task_rows import Tables
+from sqsim.workload import Instance
 
 Progress = Callable[[int, int], None]
 """Called as tasks end: how many have, of how many."""
@@ -49,7 +38,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunRecord:
     started = time.perf_counter()
     setup = _Setup(scenario)
     tables, log = setup.run(progress)
-    tasks = {root.name: root.task for root in _flat(setup.roots)}
+    tasks = setup.agents.by_name
     record = RunRecord(
         run=setup.describe(log),
         timing={"wall_s": time.perf_counter() - started, "host": platform.platform()},
@@ -93,33 +82,18 @@ class _Setup:
             kv_dtype=engine.kv_dtype,
         )
         self.hybrid = self.capacity.swa_tokens is not None
-        self.tasks = _read(scenario.trace_paths)
-        self.roots = instances(self.tasks, scenario.tasks, resample=scenario.resample, seed=scenario.seed)
-        self._refuse_missing()
-
-    def _refuse_missing(self) -> None:
-        """What the policy or the load needs and the traces do not carry."""
-        scenario = self.scenario
-        if isinstance(scenario.policy, sc.SideQuest | sc.Oracle):
-            for task in self.tasks:
-                if task.carries.references == "absent":
-                    raise ScenarioError(
-                        f"policy.name: {scenario.policy.name} needs to know when each response is used last, and task "
-                        f"{task.task_id!r} carries no references; import it again without --references none, or use none or keep_last"
-                    )
-        if isinstance(scenario.load, sc.RecordedLoad):
-            for root in self.roots:
-                if root.task.arrival_s is None:
-                    raise ScenarioError(
-                        f"load.as_recorded: task {root.task.task_id!r} has no arrival_s; use concurrency or rate_per_s"
-                    )
+        self.agents = Agents(scenario)
 
     @property
     def context_length(self) -> int:
         return self.scenario.engine.context_length or self.geometry.context_length
 
+    @property
+    def _tail_tokens(self) -> int:
+        return self.geometry.window or 0 if self.hybrid else 0
+
     def run(self, progress: Progress | None) -> tuple[Tables, StepLog]:
-        scenario, engine_keys = self.scenario, self.scenario.engine
+        scenario, engine_keys, agents = self.scenario, self.scenario.engine, self.agents
         env = simpy.Environment()
         log = StepLog(self.cost, hybrid=self.hybrid)
         sessions = engine_keys.cache == "session"
@@ -135,7 +109,7 @@ class _Setup:
             release_idle_sessions=sessions,
         )
         engine = Engine(env, Scheduler(limits), self.cost, log)
-        tables, segments = Tables(), Segments()
+        tables, segments, client = Tables(), Segments(), agents.client()
         numbers = iter(range(10**12))
         ended = 0
 
@@ -144,10 +118,12 @@ class _Setup:
                 env,
                 engine,
                 tables,
-                self._client(),
+                client,
                 instance.name,
                 next(numbers),
-                self._loop(instance, segments),
+                agents.loop(
+                    instance, segments, context_length=self.context_length, tail_tokens=self._tail_tokens
+                ),
                 parent,
             )
             for child in instance.children:
@@ -166,64 +142,22 @@ class _Setup:
             nonlocal ended
             ended += 1
             if progress is not None:
-                progress(ended, len(self.roots))
+                progress(ended, len(agents.roots))
 
         env.process(engine.process())
-        env.run(env.all_of(start_load(env, scenario.load, self.roots, start, scenario.seed)))
+        env.run(env.all_of(start_load(env, scenario.load, agents.roots, start, scenario.seed)))
         end_s = env.now
         env.run()  # what cancelled requests still cost; no task is left to take notice
         log.finish(end_s)
         return tables, log
 
-    def _client(self) -> ClientOptions:
-        policy, engine = self.scenario.policy, self.scenario.engine
-        return ClientOptions(
-            sessions=engine.cache == "session",
-            in_place=self.scenario.after_eviction == "in_place",
-            max_new_tokens=engine.max_new_tokens,
-            aux_max_new_tokens=policy.aux_max_new_tokens if isinstance(policy, sc.SideQuest) else 0,
-        )
-
-    def _loop(self, instance: Instance, segments: Segments) -> TurnLoop:
-        scenario, keys = self.scenario, self.scenario.policy
-        decisions = None
-        if isinstance(keys, sc.SideQuest):
-            decisions = DecisionModel(
-                instance.task,
-                instance.name,
-                seed=scenario.seed,
-                recall=keys.recall,
-                false_rate=keys.false_rate,
-                aux_tokens=keys.aux_tokens,
-                aux_max_new_tokens=keys.aux_max_new_tokens,
-            )
-        options = LoopOptions(
-            in_place=scenario.after_eviction == "in_place",
-            apply_at=scenario.apply,
-            aux_start=keys.aux_start if isinstance(keys, sc.SideQuest) else "after_main_prefill",
-            context_length=self.context_length,
-            max_turns=scenario.max_turns,
-            tool_wait_cap_s=scenario.tool_wait_cap_s,
-            page_size=scenario.engine.page_size,
-            tail_tokens=self.geometry.window or 0 if self.hybrid else 0,
-        )
-        return TurnLoop(instance.task, _policy(keys, instance.task), segments, options, decisions)
-
     def describe(self, log: StepLog) -> dict[str, Any]:
         """run.json: what was run, and on what evidence."""
-        scenario = self.scenario
-        references: dict[str, int] = {}
-        for task in self.tasks:
-            references[task.carries.references] = references.get(task.carries.references, 0) + 1
         return {
+            **self.agents.describe(),
             "kind": "simulated",
             "status": "complete",
-            "scenario": scenario.resolved(),
             "versions": {"sqsim": __version__, "simpy": version("simpy"), "models_sglang": "0.5.23"},
-            "traces": [
-                _trace(path, name) for path, name in zip(scenario.trace_paths, scenario.traces, strict=True)
-            ],
-            "references": references,
             "kv_capacity": {
                 "tokens": self.capacity.full_tokens,
                 "swa_tokens": self.capacity.swa_tokens,
@@ -231,7 +165,6 @@ class _Setup:
             },
             "context_length": self.context_length,
             "profile": {**_profile(self.profile), "also_derived": list(self.cost.notes)},
-            "assumed": scenario.assumed(),
             "out_of_range": dict(sorted(log.out_of_range.items())),
         }
 
@@ -250,46 +183,3 @@ def _profile(found: Profile) -> dict[str, Any]:
         "evidence": evidence,
         "summary": "; ".join(f"{kind}: {', '.join(terms)}" for kind, terms in by_kind.items()),
     }
-
-
-def _policy(keys: sc.Policy, task: Task) -> Policy:
-    match keys:
-        case sc.SideQuest():
-            return SideQuest(keys.k, spawn_without_cursors=keys.spawn_without_cursors)
-        case sc.KeepLast():
-            return KeepLast(keys.n, keys.trigger_tokens)
-        case sc.Oracle():
-            return Oracle(task)
-        case _:
-            return NoEviction()
-
-
-def _read(paths: Sequence[Path]) -> list[Task]:
-    tasks: list[Task] = []
-    seen: dict[str, Path] = {}
-    for path in paths:
-        for task in read_tasks(path):
-            if task.task_id in seen:
-                raise TraceError(
-                    f"{task.task_id!r} is in {seen[task.task_id]} too",
-                    file=path,
-                    field="task_id",
-                    fix="give every task its own id",
-                )
-            seen[task.task_id] = path
-            tasks.append(task)
-    return tasks
-
-
-def _trace(path: Path, name: str) -> dict[str, Any]:
-    """A trace's name as the scenario has it, and its content's sha256; a directory's covers its files and their names."""
-    total = hashlib.sha256()
-    for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
-        if path.is_dir():
-            total.update(file.relative_to(path).as_posix().encode())
-        total.update(file.read_bytes())
-    return {"path": name, "sha256": total.hexdigest()}
-
-
-def _flat(roots: Sequence[Instance]) -> list[Instance]:
-    return [each for root in roots for each in (root, *_flat(root.children))]

@@ -1,12 +1,15 @@
-"""Which tasks a run replays: the traces' own, the first N, or N drawn with replacement."""
+"""Which tasks a run replays (the traces' own, the first N, or N drawn with replacement), and when they arrive."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqsim.draws import uniform
+import numpy as np
+
+from sqsim.draws import generator, uniform
 from sqsim.errors import TraceError
+from sqsim.scenario_parts import RateLoad, RecordedLoad
 from sqsim.trace.schema import Task
 
 
@@ -55,3 +58,16 @@ def _renamed(instance: Instance, suffix: str) -> Instance:
     return Instance(
         instance.name + suffix, instance.task, tuple(_renamed(child, suffix) for child in instance.children)
     )
+
+
+def arrival_times(load: RateLoad | RecordedLoad, roots: Sequence[Instance], seed: int) -> list[float]:
+    """Seconds at which the tasks of an open load arrive; at a rate the first gap counts, so that it holds from 0 on."""
+    if isinstance(load, RecordedLoad):
+        recorded = [root.task.arrival_s for root in roots]
+        first = min(at for at in recorded if at is not None)
+        return [(at - first) / load.speedup for at in recorded if at is not None]
+    gap_s = 1.0 / load.rate_per_s
+    if load.arrivals == "uniform":
+        return [gap_s * (n + 1) for n in range(len(roots))]
+    gaps = [generator(seed, "arrival", n).exponential(gap_s) for n in range(len(roots))]
+    return list(np.cumsum(gaps).astype(float)) if gaps else []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqsim.models.tokens import Run, Segments, Tokens, concat, whole
-from sqsim.trace.schema import Answer, Prefix, Question, Turn
+from sqsim.trace.schema import Answer, Prefix, Question, Reset, Turn
 
 
 class Span(NamedTuple):
@@ -74,7 +74,7 @@ class Context:
         self._in_place = in_place
         self._page = page_size if in_place else 1
         self._tail = tail_tokens if in_place else 0
-        self._head = whole(segments.shared(f"prefix:{prefix.id}"), prefix.tokens)
+        self._head = whole(segments.shared(f"prefix:{prefix.id}", prefix.token_ids), prefix.tokens)
         self._pieces = [_Piece(run, None, False) for run in concat(self._head, self._question(question))]
         self._open: dict[int, Cursor] = {}
         self._wanted: set[int] = set()
@@ -85,7 +85,7 @@ class Context:
 
     def _question(self, question: Question) -> Tokens:
         if question.hash_ids is None or question.block_tokens is None:
-            return whole(self._segments.fresh(), question.tokens)
+            return whole(self._segments.fresh(question.token_ids), question.tokens)
         # Blocks named by a hash of all that precedes them (FORMATS.md, mooncake_trace): equal ids, equal text.
         left, runs = question.tokens, []
         for hash_id in question.hash_ids:
@@ -111,11 +111,10 @@ class Context:
 
     def plan(self, step: Turn | Answer) -> Tokens:
         """The output that a main step will generate: reasoning, text, then one piece a call."""
-        calls = step.calls if isinstance(step, Turn) else ()
-        self._planned = [
-            whole(self._segments.fresh(), tokens)
-            for tokens in (step.reasoning_tokens, step.text_tokens, *(call.call_tokens for call in calls))
-        ]
+        parts = [(step.reasoning_tokens, step.reasoning_token_ids), (step.text_tokens, step.text_token_ids)]
+        if isinstance(step, Turn):
+            parts += [(call.call_tokens, call.call_token_ids) for call in step.calls]
+        self._planned = [whole(self._segments.fresh(token_ids), tokens) for tokens, token_ids in parts]
         return concat(*self._planned)
 
     def extend(self, index: int, turn: Turn, *, reasoning_kept: bool) -> None:
@@ -125,9 +124,11 @@ class Context:
         self._append(text, None)
         for tokens, call in zip(calls, turn.calls, strict=True):
             self._append(tokens, call.cursor)
-        self._append(whole(self._segments.fresh(), turn.template_tokens), None)
+        self._append(whole(self._segments.fresh(turn.template_token_ids), turn.template_tokens), None)
         for call in turn.calls:
-            self._append(whole(self._segments.fresh(), call.response_tokens), call.cursor)
+            self._append(
+                whole(self._segments.fresh(call.response_token_ids), call.response_tokens), call.cursor
+            )
             if call.cursor is not None:
                 self._open[call.cursor] = Cursor(call.cursor, index, call.call_tokens + call.response_tokens)
 
@@ -141,9 +142,9 @@ class Context:
         self._pieces = kept
         return changed
 
-    def restart(self, keep_tokens: int) -> None:
-        """Compaction in the recording: prefix and a summary of `keep_tokens` remain, every cursor closes."""
-        summary = whole(self._segments.fresh(), keep_tokens)
+    def restart(self, reset: Reset) -> None:
+        """Compaction in the recording: prefix and a summary remain, every cursor closes."""
+        summary = whole(self._segments.fresh(reset.keep_token_ids), reset.keep_tokens)
         self._pieces = [_Piece(run, None, False) for run in concat(self._head, summary)]
         self._open.clear()
         self._wanted.clear()

@@ -190,7 +190,7 @@ class TurnLoop:
         step, context = self.step, self.context
         restart = context.strip()
         if isinstance(step, Turn) and step.reset is not None:
-            context.restart(step.reset.keep_tokens)
+            context.restart(step.reset)
             restart = True
         if restart:
             context.rewritten()

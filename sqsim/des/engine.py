@@ -70,7 +70,7 @@ class Engine:
         """Queue a request. What can never fit fails at once, by name, and is never queued."""
         env = self._env
         submission = Submission(request, env.now, env.event(), env.event())
-        if request.says > self._scheduler.room(request.n_in):
+        if request.says > self._scheduler.limits.room(request.n_in):
             submission.end_s = env.now
             submission.done.succeed(NEVER_FITS)
             return submission

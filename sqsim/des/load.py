@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 
-import numpy as np
 import simpy
 
-from sqsim.draws import generator
-from sqsim.scenario_parts import ClosedLoad, Load, RateLoad
-from sqsim.workload import Instance
+from sqsim.scenario_parts import ClosedLoad, Load
+from sqsim.workload import Instance, arrival_times
 
 Events = Generator[simpy.Event, object, None]
 Start = Callable[[Instance], simpy.Process]
@@ -22,12 +20,7 @@ def start_load(
     if isinstance(load, ClosedLoad):
         queue = iter(roots)
         return [env.process(_worker(queue, start)) for _ in range(min(load.concurrency, len(roots)))]
-    if isinstance(load, RateLoad):
-        times = _arrivals(load, len(roots), seed)
-    else:
-        recorded = [root.task.arrival_s for root in roots]
-        first = min(at for at in recorded if at is not None)
-        times = [(at - first) / load.speedup for at in recorded if at is not None]
+    times = arrival_times(load, roots, seed)
     return [env.process(_arrival(env, at, root, start)) for at, root in zip(times, roots, strict=True)]
 
 
@@ -40,12 +33,3 @@ def _worker(queue: Iterator[Instance], start: Start) -> Events:
 def _arrival(env: simpy.Environment, at_s: float, root: Instance, start: Start) -> Events:
     yield env.timeout(at_s)
     yield start(root)
-
-
-def _arrivals(load: RateLoad, number: int, seed: int) -> list[float]:
-    """Arrival seconds of task 0, 1, ...; the first gap counts, so that the rate holds from 0 on."""
-    gap_s = 1.0 / load.rate_per_s
-    if load.arrivals == "uniform":
-        return [gap_s * (n + 1) for n in range(number)]
-    gaps = [generator(seed, "arrival", n).exponential(gap_s) for n in range(number)]
-    return list(np.cumsum(gaps).astype(float)) if gaps else []

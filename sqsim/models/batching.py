@@ -72,7 +72,7 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         """Append a request to the queue; its `max_new_tokens` is capped so that it fits when alone (rule 13)."""
-        request.max_new_tokens = max(0, min(request.max_new_tokens, self.room(request.n_in)))
+        request.max_new_tokens = max(0, min(request.max_new_tokens, self.limits.room(request.n_in)))
         # With a cap of 0 the first token still comes out, and ends it.
         request.ends_at = max(1, min(request.says, request.max_new_tokens))
         assert not request.ignore_eos or request.says >= request.max_new_tokens, (
@@ -81,14 +81,6 @@ class Scheduler:
         if request.session is not None:
             self.kv.sessions.expect(request)
         self.waiting.append(request)
-
-    def room(self, n_in: int) -> int:
-        """The longest output that a prompt of `n_in` tokens can have here, alone on the server (rule 13)."""
-        limits = self.limits
-        return min(
-            min(limits.context_length, limits.kv_capacity) - 1 - n_in - 1,
-            limits.kv_capacity - self.kv.pool.ceil(n_in) - limits.page_size - 1,
-        )
 
     def abort(self, rid: str) -> None:
         """End every request whose rid starts with this one, as SGLang matches them (rule 42).

@@ -49,3 +49,11 @@ class Limits:
             assert self.swa_capacity % self.page_size == 0, (
                 f"Limits.swa_capacity {self.swa_capacity} is no multiple of page_size {self.page_size}"
             )
+
+    def room(self, n_in: int) -> int:
+        """The longest output that a prompt of `n_in` tokens can have, alone on the server (rule 13)."""
+        whole_pages = -(-n_in // self.page_size) * self.page_size
+        return min(
+            min(self.context_length, self.kv_capacity) - 1 - n_in - 1,
+            self.kv_capacity - whole_pages - self.page_size - 1,
+        )

@@ -12,7 +12,7 @@ may share a first token by accident) use the same code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -85,20 +85,27 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
 
 
 class Segments:
-    """Names segments of one run: a fresh one for private text, one a name for text that tasks share."""
+    """Names segments of one run: a fresh one for private text, one a name for text that tasks share.
+
+    `recorded` holds the token ids of the segments that were recorded with them. A simulation tells tokens apart by
+    their segments and never asks; a server needs ids.
+    """
 
     def __init__(self) -> None:
+        self.recorded: dict[int, Sequence[int]] = {}
         self._next = 0
         self._shared: dict[str, int] = {}
 
-    def fresh(self) -> int:
-        """A segment that nothing else holds."""
+    def fresh(self, token_ids: Sequence[int] | None = None) -> int:
+        """A segment that nothing else holds, and its recorded ids."""
         self._next += 1
+        if token_ids is not None:
+            self.recorded[self._next] = token_ids
         return self._next
 
-    def shared(self, name: str) -> int:
+    def shared(self, name: str, token_ids: Sequence[int] | None = None) -> int:
         """The segment of that name: the same one at every call."""
         segment = self._shared.get(name)
         if segment is None:
-            segment = self._shared[name] = self.fresh()
+            segment = self._shared[name] = self.fresh(token_ids)
         return segment

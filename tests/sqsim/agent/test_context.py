@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sqsim.agent.context import Context, Span
 from sqsim.models.tokens import Segments, count
-from sqsim.trace.schema import Prefix, Question
+from sqsim.trace.schema import Prefix, Question, Reset
 from tests.sqsim.tasks import call, chain, tasks, turn
 
 
@@ -94,7 +94,7 @@ def test_naming_what_is_gone_or_never_was_changes_nothing(cursors):
 def test_a_restart_keeps_the_prefix_and_closes_every_cursor():
     task = chain(3)
     made = play(context(task), task, 3)
-    made.restart(500)
+    made.restart(Reset(keep_tokens=500))
     assert made.tokens == 540
     assert made.cursors == ()
     assert made.evict([0]).evicted == ()

@@ -1,0 +1,187 @@
+"""The agents of a scenario: its tasks, the loop that each of them runs, and what their requests declare.
+
+The simulated and the real run take all of this from here, so that they differ in the server alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqsim import scenario_parts as sc
+from sqsim.agent.aux_thread import DecisionModel
+from sqsim.agent.policies.base import Policy
+from sqsim.agent.policies.keep_last import KeepLast
+from sqsim.agent.policies.none import NoEviction
+from sqsim.agent.policies.oracle import Oracle
+from sqsim.agent.policies.sidequest import SideQuest
+from sqsim.agent.turn_loop import LoopOptions, TurnLoop
+from sqsim.errors import ScenarioError, TraceError
+from sqsim.models.tokens import Segments, Tokens, count
+from sqsim.scenario import Scenario
+from sqsim.trace.schema import Task
+from sqsim.trace.store import read_tasks
+from sqsim.workload import Instance, instances
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """What the agent's requests declare. `sessions`: one streaming session a task (cache `session`)."""
+
+    sessions: bool
+    in_place: bool
+    max_new_tokens: int = 4096
+    aux_max_new_tokens: int = 256
+
+    def declares(self, output: Tokens) -> int:
+        """`max_new_tokens` of a main step; never less than the recording needs: what it said, it was allowed to say."""
+        return max(self.max_new_tokens, count(output))
+
+
+# SGLang aborts by prefix of the id (RULES.md, rule 42): these are no prefixes of each other.
+def main_rid(number: int, turn: int) -> str:
+    """Name the main step `turn` of the run's task `number`."""
+    return f"{number}/{turn}/"
+
+
+def aux_rid(number: int, index: int) -> str:
+    """Name the aux thread `index` of the run's task `number`."""
+    return f"{number}/a{index}/"
+
+
+def is_aux(rid: str) -> bool:
+    """Whether a request is an aux thread's."""
+    return "/a" in rid
+
+
+class Agents:
+    """A scenario's tasks, read and checked. InputError: a trace is wrong, or lacks what policy or load need."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.tasks = _read(scenario.trace_paths)
+        self.roots = instances(self.tasks, scenario.tasks, resample=scenario.resample, seed=scenario.seed)
+        self._refuse_missing()
+
+    def _refuse_missing(self) -> None:
+        """What the policy or the load needs and the traces do not carry."""
+        scenario = self.scenario
+        if isinstance(scenario.policy, sc.SideQuest | sc.Oracle):
+            for task in self.tasks:
+                if task.carries.references == "absent":
+                    raise ScenarioError(
+                        f"policy.name: {scenario.policy.name} needs to know when each response is used last, and task "
+                        f"{task.task_id!r} carries no references; import it again without --references none, or use none or keep_last"
+                    )
+        if isinstance(scenario.load, sc.RecordedLoad):
+            for root in self.roots:
+                if root.task.arrival_s is None:
+                    raise ScenarioError(
+                        f"load.as_recorded: task {root.task.task_id!r} has no arrival_s; use concurrency or rate_per_s"
+                    )
+
+    @property
+    def by_name(self) -> dict[str, Task]:
+        """Every task of the run, sub-agents included, by its name in this run."""
+        return {instance.name: instance.task for instance in _flat(self.roots)}
+
+    def client(self) -> ClientOptions:
+        """What requests declare."""
+        policy, engine = self.scenario.policy, self.scenario.engine
+        return ClientOptions(
+            sessions=engine.cache == "session",
+            in_place=self.scenario.after_eviction == "in_place",
+            max_new_tokens=engine.max_new_tokens,
+            aux_max_new_tokens=policy.aux_max_new_tokens if isinstance(policy, sc.SideQuest) else 0,
+        )
+
+    def loop(
+        self, instance: Instance, segments: Segments, *, context_length: int, tail_tokens: int
+    ) -> TurnLoop:
+        """Build the loop of one task. `tail_tokens`: the sliding window, where there is a pool for it."""
+        scenario, keys = self.scenario, self.scenario.policy
+        decisions = None
+        if isinstance(keys, sc.SideQuest):
+            decisions = DecisionModel(
+                instance.task,
+                instance.name,
+                seed=scenario.seed,
+                recall=keys.recall,
+                false_rate=keys.false_rate,
+                aux_tokens=keys.aux_tokens,
+                aux_max_new_tokens=keys.aux_max_new_tokens,
+            )
+        options = LoopOptions(
+            in_place=scenario.after_eviction == "in_place",
+            apply_at=scenario.apply,
+            aux_start=keys.aux_start if isinstance(keys, sc.SideQuest) else "after_main_prefill",
+            context_length=context_length,
+            max_turns=scenario.max_turns,
+            tool_wait_cap_s=scenario.tool_wait_cap_s,
+            page_size=scenario.engine.page_size,
+            tail_tokens=tail_tokens,
+        )
+        return TurnLoop(instance.task, _policy(keys, instance.task), segments, options, decisions)
+
+    def describe(self) -> dict[str, Any]:
+        """What run.json says of the scenario and its traces."""
+        scenario = self.scenario
+        references: dict[str, int] = {}
+        for task in self.tasks:
+            references[task.carries.references] = references.get(task.carries.references, 0) + 1
+        return {
+            "scenario": scenario.resolved(),
+            "traces": [
+                _trace(path, name) for path, name in zip(scenario.trace_paths, scenario.traces, strict=True)
+            ],
+            "references": references,
+            "assumed": scenario.assumed(),
+        }
+
+
+def _policy(keys: sc.Policy, task: Task) -> Policy:
+    match keys:
+        case sc.SideQuest():
+            return SideQuest(keys.k, spawn_without_cursors=keys.spawn_without_cursors)
+        case sc.KeepLast():
+            return KeepLast(keys.n, keys.trigger_tokens)
+        case sc.Oracle():
+            return Oracle(task)
+        case _:
+            return NoEviction()
+
+
+def _read(paths: Sequence[Path]) -> list[Task]:
+    tasks: list[Task] = []
+    seen: dict[str, Path] = {}
+    for path in paths:
+        for task in read_tasks(path):
+            if task.task_id in seen:
+                raise TraceError(
+                    f"{task.task_id!r} is in {seen[task.task_id]} too",
+                    file=path,
+                    field="task_id",
+                    fix="give every task its own id",
+                )
+            seen[task.task_id] = path
+            tasks.append(task)
+    return tasks
+
+
+def _trace(path: Path, name: str) -> dict[str, Any]:
+    """A trace's name as the scenario has it, and its content's sha256; a directory's covers its files and their names."""
+    total = hashlib.sha256()
+    for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
+        if path.is_dir():
+            total.update(file.relative_to(path).as_posix().encode())
+        total.update(file.read_bytes())
+    return {"path": name, "sha256": total.hexdigest()}
+
+
+def _flat(roots: Sequence[Instance]) -> Iterator[Instance]:
+    for root in roots:
+        yield root
+        yield from _flat(root.children)
