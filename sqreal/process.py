@@ -1,24 +1,30 @@
 """A child process with all that it starts: one process group, which nothing of ours outlives.
 
 The group is ours alone (`start_new_session`), so stopping it can hit no other process. The kernel kills the
-leader when the thread that started it ends, even by `kill -9`; SGLang's own children then end with it.
-Linux only, as SGLang is.
+leader when the thread that started it ends, even by `kill -9` (so start it from a thread that lasts); SGLang's own
+children then end with it. Linux only, as SGLang is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
 _POLL_S = 0.05
-_libc = ctypes.CDLL(None, use_errno=True)
+# prctl(PR_SET_PDEATHSIG, SIGKILL), unless the parent has died already; then become the command. The child's own
+# interpreter does it: a function that runs between fork and exec (preexec_fn) is not safe beside threads.
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 class ChildGroup:
@@ -27,14 +33,13 @@ class ChildGroup:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log_path: Path) -> None:
         with log_path.open("wb") as log:
             self._leader = subprocess.Popen(  # noqa: S603 - the command is built by us, no shell reads it
-                list(command),
+                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command],
                 env=dict(environment),
                 cwd=log_path.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, in a library that is loaded
             )
         self.pid = self._leader.pid
         self.log_path = log_path
@@ -99,7 +104,3 @@ def group_members(group: int) -> list[int]:
         if int(its_group) == group and state not in {"Z", "X"}:
             found.append(int(path.parent.name))
     return sorted(found)
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,42 @@
+"""Tests marked `real` run one after the other in one process, or are skipped aloud; one server serves those that can share it."""
+
+from __future__ import annotations
+
+import pytest
+
+from sqreal.errors import InstallError
+from sqreal.install import require_sglang
+from sqreal.server import ServerOptions, start
+from sqreal.tiny_models import write_tiny_model
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    try:
+        require_sglang()
+        missing = None
+    except InstallError as error:
+        missing = str(error)
+    for item in items:
+        if item.get_closest_marker("real"):
+            # Two servers at a time are more than a small machine holds: one worker has them all.
+            item.add_marker(pytest.mark.xdist_group("real"))
+            if missing:
+                item.add_marker(pytest.mark.skip(reason=f"needs a real SGLang: {missing}"))
+
+
+@pytest.fixture(scope="session")
+def llama_server(tmp_path_factory):
+    """A real server of tiny-llama with forced tokens and a step log; leave it idle and flushed."""
+    directory = tmp_path_factory.mktemp("llama")
+    options = ServerOptions(
+        model=write_tiny_model("tiny-llama", directory / "tiny-llama"),
+        load_format="dummy",
+        kv_capacity=4096,
+        max_running=8,
+        context_length=2048,
+    )
+    with start(
+        options, force_tokens=True, step_log=directory / "steps.jsonl", log_path=directory / "server.log"
+    ) as server:
+        yield server
