@@ -43,7 +43,11 @@ def output(seed: object, count: int) -> tuple[int, ...]:
 
 
 def crowd(count: int, *, gap_s: float, cap: int, seed: int = 0) -> list[Ask]:
-    """Requests of many lengths, a third of them with a common prefix, a new one every `gap_s` seconds."""
+    """Requests of many lengths, a third of them with a common prefix, a new one every `gap_s` seconds.
+
+    All at once, with small chunks and a small schedule_conservativeness, more are admitted than will fit: a few a round,
+    as the chunks allow, with next to nothing reserved for those admitted before.
+    """
     draw, asks = random.Random(seed), []
     for number in range(count):
         prefix = ids((seed, "prefix"), 40) if number % 3 == 0 else ()

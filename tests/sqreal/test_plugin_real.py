@@ -1,0 +1,219 @@
+"""The plugin in a real SGLang: its internals are as tested, outputs are the forced ones, the step log is exact."""
+
+import asyncio
+import gzip
+import json
+import subprocess
+import sys
+
+import httpx
+import pytest
+from forced_runs import Ask, conversations, crowd, generate, ids, output, run
+
+from sqreal.errors import ServerDiedError
+from sqreal.install import installed
+from sqreal.server import start
+from sqreal.server_options import ServerOptions
+from sqreal.tiny_models import write_tiny_model
+from sqsim.lockstep import replay
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(installed("sglang") is None, reason="SGLang is not installed: make real-cpu"),
+]
+
+WINDOW = 127  # of tiny gpt-oss, as in gpt-oss: 128 with the token itself
+
+
+def options(tmp_path, model, **changes):
+    directory = write_tiny_model(model, tmp_path / model)
+    common = {
+        "load_format": "dummy",
+        "dtype": "float32",
+        "max_running": 16,
+        "context_length": 2048,
+        "chunked_prefill": 128,
+        "schedule_conservativeness": 0.05,  # admits more than fits, so that requests are retracted
+    }
+    return ServerOptions(model=directory, **{**common, **changes})
+
+
+def events(schedule):
+    with gzip.open(schedule / "steps.jsonl.gz", "rt") as log:
+        return [json.loads(line) for line in log]
+
+
+def check(outcome, asks):
+    """Every output token is the forced one, and the schedule is what the model of the scheduler does with it."""
+    assert outcome.said() == {ask.rid: ask.forced for ask in asks}
+    assert {answer["meta_info"]["finish_reason"]["type"] for answer in outcome.answers.values()} == {"stop"}
+    report = replay(outcome.schedule)
+    assert [str(difference) for difference in report.differences] == []
+    logged = [event for event in events(outcome.schedule) if event["ev"] == "step"]
+    assert report.batches == len(logged)
+    assert outcome.total("num_retractions") == report.retractions
+    return report, logged
+
+
+def chunks(steps):
+    return sum(test.get("chunk", False) for step in steps for test in step.get("adm", ()))
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_forced_under_contention(tmp_path, overlap):
+    """A pool too small: chunked prefills, evicted prefixes and retractions."""
+    extra = () if overlap else ("--disable-overlap-schedule",)
+    log, asks = tmp_path / "steps.jsonl", crowd(16, gap_s=0, cap=160)
+    with start(
+        options(tmp_path, "tiny-llama", kv_capacity=1000, extra=extra), force_tokens=True, step_log=log
+    ) as server:
+        report, steps = check(run(server.url, log, asks, tmp_path / "crowd"), asks)
+        assert report.retractions > 0
+        assert report.evicted_leaves > 0
+        assert chunks(steps) > 0
+        talks = conversations(6, 4, cap=60, session=False)
+        report, _ = check(run(server.url, log, talks, tmp_path / "talks"), talks)
+        assert report.evicted_leaves > 0
+        asyncio.run(_refusals_and_streams(server.url))
+        server.check()
+
+
+async def _refusals_and_streams(url):
+    """A request that cannot be forced is refused by name, the server serves on; what is not forced is free."""
+    ask = Ask("x", ids("x", 20), output("x", 5), 8)
+    wrong = {"sqreal_n_in": 19}, {"sqreal_force": "abc"}, {"sqreal_force": [5, 2, 7]}, {"sqreal_force": [5, 6]}
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        for force in wrong:
+            with pytest.raises(RuntimeError, match=r"x: 400 .*sqreal_force: "):
+                await generate(http, ask, **force)
+        assert (await generate(http, ask))["output_ids"] == list(ask.forced)
+        sampling = {"max_new_tokens": 8, "temperature": 0, "stop_token_ids": [2]}
+        forced = {**sampling, "custom_params": {"sqreal_force": ask.forced, "sqreal_n_in": 20}}
+        body = {"input_ids": ask.context, "sampling_params": forced, "stream": True}
+        async with http.stream("POST", "/generate", json=body) as stream:
+            lines = [line async for line in stream.aiter_lines() if line.startswith("data: {")]
+        assert json.loads(lines[-1].removeprefix("data: "))["output_ids"] == list(ask.forced)
+        free = (
+            await http.post("/generate", json={"input_ids": ask.context, "sampling_params": sampling})
+        ).json()
+        assert free["output_ids"] != list(ask.forced)
+
+
+def test_forced_with_pages_sessions_and_mixed_batches(tmp_path):
+    """Page size 16, prefill chunks in one batch with decoding rows, sessions beside plain requests."""
+    log = tmp_path / "steps.jsonl"
+    how = options(
+        tmp_path,
+        "tiny-llama",
+        kv_capacity=2080,
+        page_size=16,
+        streaming_sessions=True,
+        extra=("--enable-mixed-chunk",),
+    )
+    with start(how, force_tokens=True, step_log=log) as server:
+        asks = crowd(32, gap_s=0, cap=160)
+        report, steps = check(run(server.url, log, asks, tmp_path / "crowd"), asks)
+        assert report.retractions > 0
+        assert any(step["mode"] == "mixed" for step in steps)
+        asks = conversations(3, 4, cap=60, session=True) + crowd(8, gap_s=0.1, cap=60, seed=3)
+        _, steps = check(run(server.url, log, asks, tmp_path / "sessions"), asks)
+        assert any(len(step["post"].get("sess", ())) == 3 for step in steps)
+
+
+def test_forced_gpt_oss(tmp_path):
+    """Sinks, sliding windows, two pools: on a CPU with the plugin's attention."""
+    log = tmp_path / "steps.jsonl"
+    how = options(tmp_path, "tiny-gpt-oss", dtype="bfloat16", kv_capacity=1400, streaming_sessions=True)
+    with start(how, force_tokens=True, step_log=log) as server:
+        assert "CPU attention on" in server.log_path.read_text()
+        assert server.info.swa_capacity == 1120
+        asks = crowd(16, gap_s=0, cap=160)
+        report, steps = check(run(server.url, log, asks, tmp_path / "crowd", window=WINDOW), asks)
+        assert report.retractions > 0
+        assert chunks(steps) > 0
+        asks = conversations(2, 4, cap=40, session=True) + conversations(3, 3, cap=40, session=False, seed=1)
+        check(run(server.url, log, asks, tmp_path / "talks", window=WINDOW), asks)
+
+
+def test_what_cannot_be_done_ends_the_server(tmp_path):
+    """SGLang goes on when a plugin fails; here it must not."""
+    log = tmp_path / "steps.jsonl"
+    log.write_text("an older run\n")
+    with (
+        pytest.raises(ServerDiedError, match="exists already"),
+        start(options(tmp_path, "tiny-llama", kv_capacity=1000), force_tokens=True, step_log=log),
+    ):
+        pass
+    assert log.read_text() == "an older run\n"
+
+
+CONTRACT = """
+import json, pkgutil
+from pathlib import Path
+from sqreal.plugin import cpu_attention, forced_tokens, step_log
+from sqreal.plugin.hooks import Need, faults
+
+hooks = [*forced_tokens.HOOKS, *step_log.StepLog(Path("unused")).hooks()]
+needs = [*forced_tokens.NEEDS, *step_log.NEEDS, *cpu_attention.NEEDS]
+clean = faults(hooks, needs)
+unseen = []
+for hook in hooks:  # another parameter, then another name
+    owner, _, name = hook.method.rpartition(".")
+    owner = pkgutil.resolve_name(owner)
+    original = vars(owner)[name]
+    setattr(owner, name, lambda self, other: None)
+    unseen += [] if faults([hook], []) else [f"{hook.method} changed"]
+    delattr(owner, name)
+    unseen += [] if faults([hook], []) else [f"{hook.method} removed"]
+    setattr(owner, name, original)
+for need in needs:
+    odd = [f"{name}_renamed" for name in need.names.split()]
+    unseen += [need.owner] if len(faults([], [Need(need.owner, " ".join(odd))])) != len(odd) else []
+print(json.dumps({"clean": clean, "unseen": unseen, "left": faults(hooks, needs), "hooks": len(hooks)}))
+"""
+
+
+def in_sglang(code, tmp_path):
+    """Run code as a server would be run; its last line is JSON. In a process of its own: SGLang changes much."""
+    environment = options(tmp_path, "tiny-llama").environment(force_tokens=False, step_log=None)
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, env=environment, capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_internals_are_as_tested(tmp_path):
+    """Each method that is touched has its signature, each attribute that is read its name; a change of any is seen."""
+    found = in_sglang(CONTRACT, tmp_path)
+    assert found == {"clean": [], "unseen": [], "left": [], "hooks": 23}
+
+
+ATTENTION = """
+import json, torch
+from sqreal.plugin.cpu_attention import attend
+
+torch.manual_seed(0)
+worst = 0.0
+for heads, kv_heads, queries, context, window, with_sinks in [
+    (4, 4, 7, 7, None, False), (4, 2, 5, 19, None, True), (8, 2, 1, 40, 8, True), (4, 1, 9, 30, 4, False), (2, 2, 6, 6, 0, True)
+]:
+    q = torch.randn(queries, heads, 16)
+    k, v = torch.randn(context, kv_heads, 16), torch.randn(context, kv_heads, 12)
+    sinks = torch.randn(heads) if with_sinks else None
+    expected = torch.empty(queries, heads, 12)
+    for i in range(queries):  # by the definition, one query and head at a time
+        for h in range(heads):
+            at = context - queries + i
+            seen = range(0 if window is None else max(0, at - window), at + 1)
+            scores = torch.stack([(q[i, h] @ k[j, h * kv_heads // heads]) * 0.25 for j in seen]).exp()
+            total = scores.sum() + (sinks[h].exp() if with_sinks else 0)
+            expected[i, h] = sum(s / total * v[j, h * kv_heads // heads] for s, j in zip(scores, seen))
+    found = attend(q, k, v, scaling=0.25, window=window, sinks=sinks)
+    worst = max(worst, (found - expected.reshape(queries, -1)).abs().max().item())
+print(json.dumps(worst))
+"""
+
+
+def test_attention_is_what_its_definition_says(tmp_path):
+    assert in_sglang(ATTENTION, tmp_path) < 1e-5
