@@ -269,17 +269,22 @@ def is_record(directory: str | Path) -> bool:
     return isinstance(content, dict) and str(content.get("schema", "")).startswith("sqrun/")
 
 
-def check_writable(directory: str | Path, overwrite: bool = False) -> None:
-    """Refuse what `write_record` would refuse, before a long run: RecordError names the directory and the fix."""
+def check_place(directory: str | Path) -> None:
+    """Refuse a place where no directory is or can be made: RecordError names it and the fix."""
     target = Path(directory)
     if not os.path.lexists(target):
         above = next(parent for parent in target.absolute().parents if parent.exists())
         if not above.is_dir() or not os.access(above, os.W_OK):
             raise RecordError(f"{target}: no directory can be made in {above}; choose another --output-dir")
-        return
-    if not target.is_dir():
+    elif not target.is_dir():
         raise RecordError(f"{target}: exists and is not a directory; choose another --output-dir")
-    if not any(target.iterdir()):
+
+
+def check_writable(directory: str | Path, overwrite: bool = False) -> None:
+    """Refuse what `write_record` would refuse, before a long run: RecordError names the directory and the fix."""
+    check_place(directory)
+    target = Path(directory)
+    if not target.exists() or not any(target.iterdir()):
         return
     if not is_record(target):
         raise RecordError(

@@ -23,7 +23,7 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"agents"},
     {"des"},
     {"simulate"},
-    {"report", "study", "compare", "support"},
+    {"report", "study", "study_file", "compare", "support"},
     {"cli", "cli_output", "cli_trace"},
 ]
 PURE = ("agent", "models", "trace/schema.py", "trace/references.py")

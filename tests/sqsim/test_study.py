@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
+import joblib
 import pytest
 
-from sqsim.errors import RecordError, ScenarioError
+from sqsim.errors import InputError, RecordError, RunError, ScenarioError
 from sqsim.metrics import metrics
 from sqsim.record import read_record
 from sqsim.scenario import load_scenario
@@ -115,6 +117,44 @@ def test_fill_finds_the_capacity_at_which_a_variant_peaks_as_asked(tmp_path):
         (("kind: k_sweep", "kind: pie"), "panels"),
         (("policy.k: [1, 4]", "policy.k: [0]"), "policy.k"),
         (("title: Small", "tilte: Small"), "tilte"),
+        (
+            ("variants: [sidequest / in_place]", "variants: [nobody]"),
+            r"study\.yaml:21: panels\[1\]\.variants: no variant",
+        ),
+        (
+            ("kind: k_sweep", "kind: pie"),
+            r"study\.yaml:17: panels\[1\]\.kind: 'pie' should be .*; allowed: what",
+        ),
+        (("kind: k_sweep", "colour: red"), r"panels\[1\]\.kind: missing; add it: what the page shows"),
+        (("title: K", "title: K\n    tint: red"), r"panels\[1\]\.tint: unknown key; allowed here: id, kind, "),
+        (
+            ("policy.k: [1, 4]", "policy.k: [0]"),
+            r"study\.yaml:22: panels\[1\]\.vary\.policy\.k: policy\.k: 0 should be",
+        ),
+        (("policy.k: [1, 4]", "policy.k: []"), r"vary\.policy\.k: the list is empty"),
+        (("policy.k: [1, 4]", "policy.k: [4, 4]"), r"vary\.policy\.k: 4 is named twice"),
+        (
+            ("set: {load.concurrency: 3}", "set: {load.concurency: 3}"),
+            r"yaml:20: panels\[1\]\.set\.load\.concurency: load",
+        ),
+        (
+            ("policy: {name: oracle}", "policy: {name: prophet}"),
+            r"yaml:7: variants\.oracle / in_place\.policy: policy\.name",
+        ),
+        (
+            ("keep: {load.concurrency: 3}", "keep: {load.concurrency: 9}"),
+            r"keep\.load\.concurrency: 9 is not varied",
+        ),
+        (
+            ("keep: {load.concurrency: 3}", "keep: {policy.n: 3}"),
+            r"keep\.policy\.n: 3 is not varied; varied are load",
+        ),
+        (("id: k", "id: load"), r"panels\[1\]\.id: 'load' is the id of an earlier panel"),
+        (
+            ("variants: [sidequest / in_place]", "variants: [none / radix, none / radix]"),
+            "'none / radix' is named twice",
+        ),
+        ((STUDY, ""), r"study\.yaml: a study is a mapping with title, "),
     ],
 )
 def test_a_wrong_study_is_refused_by_name_and_leaves_nothing(tmp_path, change, message):
@@ -134,3 +174,67 @@ def test_nothing_is_replaced_unasked(tmp_path):
     with pytest.raises(RecordError, match="not a study"):
         run_study(study, tmp_path / "mine", jobs=1, overwrite=True)
     run_study(study, tmp_path / "out", jobs=1, overwrite=True)
+
+
+def test_records_of_names_that_look_alike_are_kept_apart(tmp_path):
+    """Whatever a variant is called, its record has a place of its own below the study's."""
+    names = ["x y", "x-y", "../../x", "v" * 300, "w" * 300]
+    variants = "".join(f"  '{name}': {{seed: {seed}}}\n" for seed, name in enumerate(names))
+    listed = ", ".join(f"'{name}'" for name in names)
+    study = (
+        f"title: t\nasked: a\nvariants:\n{variants}panels:\n"
+        f"  - {{id: p, kind: single, title: t, scenario: scenario.yaml, variants: [{listed}], keep: {{}}}}\n"
+    )
+    run_study(folder(tmp_path, study), tmp_path / "out", jobs=1, overwrite=False)
+    [panel] = json.loads((tmp_path / "out" / "study.json").read_text())["panels"]
+    kept = [read_record(tmp_path / "out" / point["record"]) for point in panel["points"]]
+    assert [record.run["scenario"]["seed"] for record in kept] == list(range(len(names)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "out",
+        "scenario.yaml",
+        "study.yaml",
+        "trace.jsonl",
+    ]
+
+
+def test_more_workers_than_points_are_not_started(tmp_path, monkeypatch):
+    asked = []
+    real = joblib.Parallel
+    monkeypatch.setattr(joblib, "Parallel", lambda n_jobs, **more: asked.append(n_jobs) or real(1, **more))
+    run_study(folder(tmp_path), tmp_path / "out", jobs=10**6, overwrite=False)
+    assert asked == [8]
+
+
+def test_a_peak_that_no_capacity_has_is_refused(tmp_path):
+    """Tasks that all fail before they compute anything use no memory, whatever the capacity."""
+    study = STUDY.replace(
+        "    keep: {load.concurrency: 3}\n",
+        "    fill: {variant: none / radix, at: {engine.context_length: 10}, kv_usage_peak: 0.9}\n",
+    )
+    with pytest.raises(ScenarioError, match=r"fill\.kv_usage_peak: no capacity was found .* peaks at 0\.9"):
+        run_study(folder(tmp_path, study), tmp_path / "out", jobs=1, overwrite=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_run_finds_wrong_names_the_point(tmp_path):
+    study = folder(tmp_path, STUDY.replace("policy.k: [1, 4]", "tasks: [5, 9]"))
+    with pytest.raises(
+        InputError, match=r"9 tasks are asked for.*\(in panel k, sidequest / in_place, tasks 9\)"
+    ):
+        run_study(study, tmp_path / "out", jobs=1, overwrite=False)
+    assert not list(tmp_path.glob(".*")), "nothing is left half done"
+
+
+def test_a_study_that_cannot_be_written_is_a_failed_run(tmp_path, monkeypatch):
+    def full(*_args, **_more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    study = folder(tmp_path)
+    run_study(study, tmp_path / "out", jobs=1, overwrite=False)
+    before = (tmp_path / "out" / "study.json").read_bytes()
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(RunError, match="out: cannot be written: No space left on device; free some space"):
+        run_study(study, tmp_path / "out", jobs=1, overwrite=True)
+    assert (tmp_path / "out" / "study.json").read_bytes() == before
+    with pytest.raises(RecordError, match="no directory can be made in"):
+        run_study(study, study / "below", jobs=1, overwrite=False)
