@@ -162,6 +162,8 @@ class FakeServer:
                     finish = {"type": "length", "length": len(said)}
                 elif said[-1] in params["stop_token_ids"]:
                     finish = {"type": "stop", "matched": said[-1]}
+            if len(said) == 1:
+                self._tree.append(prompt)
             if dies and len(said) > 1:
                 self._die()
                 raise ConnectionResetError

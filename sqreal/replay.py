@@ -1,0 +1,295 @@
+"""A scenario and a server in, a RunRecord out: what `sqsim.simulate` does on paper, done."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sqreal.accounting import Accounting, events
+from sqreal.client import Call, Client
+from sqreal.scenario_from import unmodelled
+from sqreal.schedule import await_idle, write_schedule
+from sqreal.server import Server
+from sqreal.stage import Stage, check
+from sqreal.task import AgentTask, Child
+from sqreal.token_ids import RESERVED, TokenIds
+from sqsim import __version__
+from sqsim.agents import Agents
+from sqsim.errors import InputError, RunError, ScenarioError
+from sqsim.metrics import judge_evictions
+from sqsim.models.geometry import Geometry, geometry
+from sqsim.models.limits import Limits
+from sqsim.models.tokens import Segments
+from sqsim.record import RunRecord
+from sqsim.scenario import ClosedLoad, Scenario
+from sqsim.task_rows import Tables
+from sqsim.workload import Instance, arrival_times
+
+Progress = Callable[[int, int], None]
+"""Called as tasks end: how many have, of how many."""
+
+_WARM_REQUESTS, _WARM_PROMPT, _WARM_OUTPUT = 8, 96, 8
+
+
+class Replay:
+    """One run of a scenario on a server. `run` once; then read `record`, and `write_schedule` if there is a step log.
+
+    `step_log`: the file in which the server's plugin writes its steps. Without one, computed and resident tokens are
+    those of requests that were never retracted, and the engine table is empty. `time_scale` stretches every wait that
+    is not the server's: tools, users, arrivals. A ScenarioError: the scenario cannot be run as it is.
+    """
+
+    def __init__(
+        self, scenario: Scenario, server: Server, *, time_scale: float = 1.0, step_log: Path | None = None
+    ) -> None:
+        if scenario.engine.cache != "radix":
+            raise ScenarioError(
+                f"engine.cache: {scenario.engine.cache} is simulated only so far; set engine.cache: radix "
+                "(and policy.after_eviction: reprefill)"
+            )
+        self.error: RunError | None = None
+        """What ended the run before its end; the record holds what was measured until then."""
+        self._scenario = scenario
+        self._server = server
+        self._time_scale = time_scale
+        self._step_log = step_log
+        self._agents = Agents(scenario)
+        self._geometry: Geometry = geometry(str(scenario.model_path or scenario.model))
+        self._limits = _limits(server, self._geometry)
+        self._segments = Segments()
+        self._ids = TokenIds(
+            self._geometry.vocabulary,
+            scenario.seed,
+            self._segments.recorded,
+            [self._segments.shared("trigger")],
+        )
+        self.record = RunRecord({})
+        self.interrupted = False
+        self._stage: Stage | None = None
+
+    def run(self, progress: Progress | None = None) -> RunRecord:
+        """Drive all tasks to their end. `status` in the record's run.json is incomplete where something prevented it.
+
+        A RunError before the first task starts (a server that does not force tokens, or does not answer) is raised.
+        """
+        if self._step_log is not None and not self._step_log.is_file():
+            raise InputError(f"{self._step_log}: no such step log; give the server's SQREAL_STEP_LOG")
+        began = time.perf_counter()
+        stage = asyncio.run(self._run(progress))
+        self._stage = stage
+        end_s = max([0.0, *(each.end_s for each in stage.ended)])
+        accounting = Accounting(self._limits.kv_capacity, self._limits.swa_capacity, stage.t0_s)
+        if self._step_log is not None:
+            accounting.read(events(self._step_log, stage.t0_s), end_s)
+            for exchange in stage.exchanges:
+                accounting.fill(exchange.rid, exchange.served)
+        tables = Tables()
+        for each in stage.ended:
+            each.rows.write(tables, each.start_s, each.end_s, each.outcome)
+        self.record = RunRecord(
+            run=self._describe(stage),
+            timing={"wall_s": time.perf_counter() - began, "host": platform.platform()},
+            tasks=tables.tasks.table(),
+            turns=tables.turns.table(),
+            aux=tables.aux.table(),
+            evictions=judge_evictions(tables.evictions.table(), self._agents.by_name),
+            engine=accounting.engine.table(),
+        )
+        return self.record
+
+    @property
+    def complete(self) -> bool:
+        """Whether all tasks came to their end."""
+        return self._stage is not None and self.error is None and not self.interrupted
+
+    @property
+    def has_step_log(self) -> bool:
+        return self._step_log is not None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all requests that were sent."""
+        return 0 if self._stage is None else sum(each.served.prompt_tokens for each in self._stage.exchanges)
+
+    def write_schedule(self, directory: Path) -> None:
+        """Write the run as a recorded schedule, for `sqsim lockstep`. A RunError where it is not a whole one."""
+        stage = self._stage
+        if stage is None or self._step_log is None or not self.complete:
+            raise RunError("a schedule is that of a whole run on a server with a step log")
+        write_schedule(
+            directory,
+            log=self._step_log,
+            server_info=self._server.info.raw,
+            requests=[each.asked(self._ids) for each in stage.exchanges],
+            responses={
+                each.rid: answered
+                for each in stage.exchanges
+                if (answered := each.answered(stage.t0_s)) is not None
+            },
+            t0=stage.t0_s,
+            window=self._limits.swa_window,
+        )
+
+    async def _run(self, progress: Progress | None) -> Stage:
+        async with Client(self._server.url, self._server.failure) as client:
+            await self._warm_up(client)
+            stage = Stage(client, self._ids, self._limits, self._agents.client(), self._time_scale)
+            try:
+                async with asyncio.TaskGroup() as stage.group:
+                    for process in self._load(stage, progress):
+                        stage.group.create_task(process)
+                if self._step_log is not None:
+                    await asyncio.to_thread(await_idle, self._step_log)
+            except* RunError as errors:
+                self.error = _first(errors)
+            except* asyncio.CancelledError:
+                self.interrupted = True
+            return stage
+
+    async def _warm_up(self, client: Client) -> None:
+        """Compile and fill what the first requests would wait for, and see that tokens are forced; then forget it all."""
+        prompt = min(_WARM_PROMPT, self._limits.context_length // 4, self._limits.kv_capacity // 4)
+        ids = range(RESERVED, self._geometry.vocabulary)
+
+        async def one(number: int, at_once: int) -> None:
+            sent = [ids[(number * 31 + index) % len(ids)] for index in range(prompt)]
+            forced = [*(ids[(number + index) % (len(ids) - 1)] for index in range(_WARM_OUTPUT - 1)), ids[-1]]
+            call = Call(f"warm{at_once}.{number}/", sent, forced, _WARM_OUTPUT + 1)
+            check(call, await client.generate(call))
+
+        at_once = min(_WARM_REQUESTS, self._limits.max_running, self._limits.kv_capacity // (2 * prompt))
+        for several in sorted({1, max(1, at_once)}):
+            await asyncio.gather(*(one(number, several) for number in range(several)))
+        await client.flush_cache()
+
+    def _load(self, stage: Stage, progress: Progress | None) -> Iterator[Coroutine[Any, Any, None]]:
+        """The processes that start the tasks as the scenario's load says."""
+        load, roots = self._scenario.load, self._agents.roots
+        numbers = iter(range(10**12))
+        ended = 0
+
+        async def start(root: Instance) -> None:
+            nonlocal ended
+            await self._build(stage, root, None, numbers).process()
+            ended += 1
+            if progress is not None:
+                progress(ended, len(roots))
+
+        async def worker(queue: Iterator[Instance]) -> None:
+            for root in queue:
+                await start(root)
+
+        async def arrival(at_s: float, root: Instance) -> None:
+            await stage.wait(at_s)
+            await start(root)
+
+        if isinstance(load, ClosedLoad):
+            queue = iter(roots)
+            return iter([worker(queue) for _ in range(min(load.concurrency, len(roots)))])
+        times = arrival_times(load, roots, self._scenario.seed)
+        return iter([arrival(at_s, root) for at_s, root in zip(times, roots, strict=True)])
+
+    def _build(self, stage: Stage, instance: Instance, parent: str | None, numbers: Iterator[int]) -> AgentTask:
+        """Make a task with its sub-agents; numbered in the order in which tasks start, as in a simulation."""
+        loop = self._agents.loop(
+            instance,
+            self._segments,
+            context_length=self._limits.context_length,
+            tail_tokens=0,  # nothing is dropped in place
+        )
+        agent = AgentTask(stage, instance.name, next(numbers), loop, parent)
+        for child in instance.children:
+            spawn = child.task.spawn
+            assert spawn is not None, "the trace checks give every sub-agent its spawn"
+            task = self._build(stage, child, instance.name, numbers)
+            agent.children.append(Child(task, spawn.turn, spawn.join_turn))
+        return agent
+
+    def _describe(self, stage: Stage) -> dict[str, Any]:
+        """run.json: what was run, on which server."""
+        info = self._server.info
+        told = {
+            "page_size": info.page_size,
+            "max_running": info.max_running,
+            "chunked_prefill": info.chunked_prefill,
+            "schedule_conservativeness": info.schedule_conservativeness,
+            "kv_capacity": info.kv_capacity,
+            "context_length": info.context_length,
+        }
+        asked = {name: getattr(self._scenario.engine, name) for name in told}
+        return {
+            **self._agents.describe(),
+            "kind": "real",
+            "status": "complete" if self.complete else "incomplete",
+            "ended_by": "interrupt" if self.interrupted else str(self.error) if self.error else None,
+            "versions": {"sqsim": __version__, "sglang": info.version, "httpx": version("httpx")},
+            "kv_capacity": {
+                "tokens": info.kv_capacity,
+                "swa_tokens": info.swa_capacity,
+                "how": "what the server says (/server_info)",
+            },
+            "context_length": self._limits.context_length,
+            "time_scale": self._time_scale,
+            "server": {
+                "model": info.model,
+                "device": info.device,
+                "dtype": info.dtype,
+                "kv_dtype": info.kv_dtype,
+                "load_format": info.load_format,
+                "tensor_parallel": info.tensor_parallel,
+                "attention_backend": info.raw.get("attention_backend"),
+                "step_log": self._step_log is not None,
+            },
+            "unlike_the_scenario": {
+                f"engine.{name}": {"scenario": asked[name], "server": value}
+                for name, value in told.items()
+                if asked[name] is not None and asked[name] != value
+            },
+            "not_modelled": unmodelled(info),
+            "refused": stage.refused,
+            "replaced_token_ids": self._ids.replaced,
+            "out_of_range": {},
+        }
+
+
+def replay(
+    scenario: Scenario,
+    server: Server,
+    *,
+    time_scale: float = 1.0,
+    step_log: Path | None = None,
+    progress: Progress | None = None,
+) -> RunRecord:
+    """Run a scenario on a server; see `Replay`. What ended it early is raised."""
+    run = Replay(scenario, server, time_scale=time_scale, step_log=step_log)
+    record = run.run(progress)
+    if run.error is not None:
+        raise run.error
+    return record
+
+
+def _limits(server: Server, shape: Geometry) -> Limits:
+    """The server's own limits; the model's context where the server names none."""
+    info = server.info
+    return Limits(
+        kv_capacity=info.kv_capacity,
+        swa_capacity=info.swa_capacity,
+        swa_window=shape.window - 1 if shape.window else None,
+        page_size=info.page_size,
+        max_running=info.max_running,
+        context_length=info.context_length or shape.context_length,
+    )
+
+
+def _first(errors: BaseExceptionGroup[Any]) -> RunError:
+    """The first of the errors that ended a run; the others follow from it."""
+    found = errors.exceptions[0]
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, RunError)
+    return found

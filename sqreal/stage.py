@@ -1,0 +1,183 @@
+"""What all agents of a real run share: the server, the clock, and what was sent and answered so far."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqreal.client import Call, Client, Generation, RefusedError
+from sqreal.errors import ServerError
+from sqreal.token_ids import TokenIds
+from sqsim.agents import ClientOptions
+from sqsim.errors import RunError
+from sqsim.models.limits import Limits
+from sqsim.models.tokens import Tokens
+from sqsim.task_rows import Served, TaskRows
+
+NEVER_FITS = "kv_capacity"
+"""The failure of a request that the pool can never hold; the simulation's name for it."""
+
+
+_UNUSED = 2
+"""Tokens of the context that SGLang leaves unused (RULES.md, rule 13)."""
+_ANSWERED = ("prompt_tokens", "cached_tokens", "completion_tokens", "num_retractions", "finish_reason")
+
+
+class FaithError(RunError):
+    """The server said something else than the recording."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request of the run and its answer: what the recorded schedule is made of."""
+
+    rid: str
+    prompt: Tokens
+    n_out: int
+    stop: int
+    max_new_tokens: int
+    served: Served
+    answer: Generation | None = None
+
+    def asked(self, ids: TokenIds) -> dict[str, Any]:
+        """What a recorded schedule's workload.json says of it."""
+        return {
+            "rid": self.rid,
+            "input_ids": ids.ids(self.prompt),
+            "n_in": self.served.prompt_tokens,
+            "n_out": self.n_out,
+            "max_new_tokens": self.max_new_tokens,
+            "ignore_eos": False,
+            "stop_token_ids": [self.stop],
+            "session": None,
+        }
+
+    def answered(self, t0_s: float) -> dict[str, Any] | None:
+        """What its responses.json says of it; None where no answer came."""
+        if self.answer is None:
+            return None
+        meta = self.answer.meta
+        return {
+            "t_submit": round(self.answer.submit_s - t0_s, 6),
+            "t_done": round(self.answer.end_s - t0_s, 6),
+            "output_ids": self.answer.output_ids,
+            **{name: meta[name] for name in _ANSWERED if name in meta},
+        }
+
+
+@dataclass(slots=True)
+class Ended:
+    """A task that is over; its rows wait for the step log."""
+
+    rows: TaskRows
+    start_s: float
+    end_s: float
+    outcome: str
+
+
+@dataclass(slots=True)
+class Stage:
+    """What all tasks of a run share. Times are seconds since `t0_s`, on the monotonic clock."""
+
+    client: Client
+    ids: TokenIds
+    limits: Limits
+    options: ClientOptions
+    time_scale: float
+    group: asyncio.TaskGroup = field(init=False)
+    t0_s: float = field(default_factory=time.monotonic)
+    exchanges: list[Exchange] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+    broken: str = "interrupted"
+    """What ended the tasks that did not end by themselves."""
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self.t0_s
+
+    async def wait(self, seconds: float) -> None:
+        """Wait as an agent would for tools, users and arrivals."""
+        await asyncio.sleep(seconds * self.time_scale)
+
+    async def send(
+        self,
+        exchange: Exchange,
+        input_ids: list[int],
+        forced: list[int],
+        started: Callable[[], None] | None = None,
+    ) -> str | None:
+        """Have a request served and note what became of it: None, or the name of its failure."""
+        served = exchange.served
+
+        def first_token(at_s: float) -> None:
+            served.first_token_s = at_s - self.t0_s
+            if started is not None:
+                started()
+
+        if len(forced) > self.limits.room(len(input_ids)):
+            served.end_s, served.failure = served.submit_s, NEVER_FITS
+            return NEVER_FITS
+        # Over HTTP SGLang refuses what its scheduler would only cap (rule 13), so an agent declares what its context allows.
+        exchange.max_new_tokens = min(
+            exchange.max_new_tokens, self.limits.context_length - _UNUSED - len(input_ids)
+        )
+        self.exchanges.append(exchange)
+        call = Call(exchange.rid, input_ids, forced, exchange.max_new_tokens)
+        served.failure = self.broken  # unless it ends
+        try:
+            answer = await self.client.generate(call, first_token)
+        except ServerError:
+            served.failure = self.broken = "server_lost"
+            raise
+        except RefusedError as error:
+            served.end_s, served.failure = self.now, "refused"
+            self.refused.append(str(error))
+            return served.failure
+        exchange.answer = answer
+        _note(served, answer, self.t0_s)
+        try:
+            check(call, answer)
+        except FaithError:
+            served.failure = self.broken = "unfaithful"
+            raise
+        return served.failure
+
+
+def _note(served: Served, answer: Generation, t0_s: float) -> None:
+    """Note what the answer says.
+
+    Computed and resident tokens are those of a request that was never retracted and whose last token no decode step
+    followed; where there is a step log, it knows (`Accounting.fill`).
+    """
+    meta = answer.meta
+    served.submit_s, served.end_s = answer.submit_s - t0_s, answer.end_s - t0_s
+    served.prompt_tokens, served.cached_tokens = meta["prompt_tokens"], meta["cached_tokens"]
+    served.output_tokens = len(answer.output_ids)
+    served.retractions = meta.get("num_retractions", 0)
+    served.computed_tokens = served.prompt_tokens - served.cached_tokens
+    served.prefill_chunks = 1
+    served.resident_tokens = served.prompt_tokens + max(0, served.output_tokens - 1)
+    served.failure = None
+    if answer.finish == "abort":
+        reason = str(meta["finish_reason"].get("message", ""))
+        served.failure = "out_of_memory" if "memory" in reason.lower() else "abort"
+
+
+def check(call: Call, answer: Generation) -> None:
+    """Hold the output against what was forced; one that was aborted against its beginning."""
+    said, due = answer.output_ids, call.forced
+    if answer.finish == "abort":
+        due = due[: len(said)]
+    if said != due:
+        at = next(
+            (n for n, (a, b) in enumerate(zip(said, due, strict=False)) if a != b), min(len(said), len(due))
+        )
+        raise FaithError(
+            f"request {call.rid}: output token {at} is {said[at] if at < len(said) else 'missing'}, "
+            f"recorded is {due[at] if at < len(due) else 'none'}; does the server run with the sqreal plugin "
+            "and SQREAL_FORCE_TOKENS=1?"
+        )

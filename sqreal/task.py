@@ -1,0 +1,140 @@
+"""One agent on a real server: drives the turn loop with asyncio and notes what happened."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from sqreal.stage import Ended, Exchange, Stage
+from sqsim.agent.turn_loop import Action, AuxThread, Clear, Finish, RunMain, RunTools, Spawn, TurnLoop
+from sqsim.agents import aux_rid, main_rid
+from sqsim.task_rows import Served, TaskRows
+
+_ABORT_AGAIN_S = 0.5
+
+
+class Child:
+    """A sub-agent that is to be started at one turn of its parent and awaited before another."""
+
+    def __init__(self, task: AgentTask, turn: int, join_turn: int) -> None:
+        self.task = task
+        self.turn = turn
+        self.join_turn = join_turn
+        self.process: asyncio.Task[None] | None = None
+
+
+class AgentTask:
+    """One task: its loop, its sub-agents, and its notes. Run `process()` once."""
+
+    def __init__(self, stage: Stage, name: str, number: int, loop: TurnLoop, parent: str | None) -> None:
+        self.children: list[Child] = []
+        self._stage = stage
+        self._number = number
+        self._loop = loop
+        self._rows = TaskRows(name, parent)
+        self._aux: list[tuple[AuxThread, Served, asyncio.Task[None]]] = []
+        self._over = False
+
+    async def process(self) -> None:
+        """From the first boundary to the end, however it comes; what was noted until then is kept."""
+        stage = self._stage
+        start_s, end_s, outcome = stage.now, None, None
+        try:
+            actions = self._loop.start()
+            while (outcome := await self._carry_out(actions)) is None:
+                actions = self._loop.tools_returned(kv_kept=True)
+            end_s = stage.now
+            await self._cancelled_aux()
+        finally:
+            self._close(start_s, stage.now if end_s is None else end_s, outcome or stage.broken)
+
+    async def _carry_out(self, actions: Iterable[Action]) -> str | None:
+        """Do what the loop says up to the next boundary; the outcome when the task ends instead."""
+        for action in actions:
+            if isinstance(action, Clear):
+                self._rows.clear(action, self._stage.now)
+            elif isinstance(action, Spawn):
+                self._spawn(action.aux)
+            elif isinstance(action, RunMain):
+                return await self._carry_out(await self._main(action))
+            elif isinstance(action, RunTools):
+                await self._tools(action)
+            else:
+                return self._finish(action)
+        return None
+
+    async def _main(self, step: RunMain) -> list[Action]:
+        input_ids, forced = self._stage.ids.call(self._number, step.prompt, step.output)
+        served = Served(self._stage.now, len(input_ids))
+        self._rows.main(step, served)
+        exchange = Exchange(
+            main_rid(self._number, step.turn),
+            step.prompt,
+            len(forced),
+            forced[-1],
+            self._stage.options.declares(step.output),
+            served,
+        )
+        failure = await self._stage.send(exchange, input_ids, forced, self._prefilled)
+        if failure is not None:
+            return self._loop.main_failed(failure)
+        return self._loop.main_ended(served.resident_tokens, fresh=False)
+
+    def _prefilled(self) -> None:
+        for action in self._loop.main_prefilled():
+            assert isinstance(action, Spawn)
+            self._spawn(action.aux)
+
+    async def _tools(self, action: RunTools) -> None:
+        stage = self._stage
+        for child in self.children:
+            if child.turn == action.turn:
+                child.process = stage.group.create_task(child.task.process())
+        await stage.wait(action.tool_wait_s)
+        for child in self.children:
+            if child.process is not None and child.join_turn <= action.turn + 1:
+                await asyncio.wait([child.process])
+        self._rows.tools_returned(stage.now)
+        await stage.wait(action.user_wait_s)
+
+    def _spawn(self, aux: AuxThread) -> None:
+        input_ids, forced = self._stage.ids.call(self._number, aux.prompt, aux.output)
+        served = Served(self._stage.now, len(input_ids))
+        exchange = Exchange(
+            aux_rid(self._number, aux.index),
+            aux.prompt,
+            len(forced),
+            forced[-1],
+            self._stage.options.aux_max_new_tokens,
+            served,
+        )
+
+        async def process() -> None:
+            failure = await self._stage.send(exchange, input_ids, forced)
+            if failure is None and not self._over:
+                self._loop.aux_ended(aux)
+
+        self._aux.append((aux, served, self._stage.group.create_task(process())))
+
+    def _finish(self, action: Finish) -> str:
+        self._over = True
+        return action.outcome
+
+    async def _cancelled_aux(self) -> None:
+        """End what still runs. An abort that overtakes its request is lost on the server, so it is said again."""
+        for aux, _, process in self._aux:
+            while not process.done():
+                await self._stage.client.abort(aux_rid(self._number, aux.index))
+                await asyncio.wait([process], timeout=_ABORT_AGAIN_S)
+
+    def _close(self, start_s: float, end_s: float, outcome: str) -> None:
+        for child in self.children:
+            if child.process is None:
+                child.task.skip()
+        for aux, served, _ in self._aux:
+            self._rows.aux(aux, served)
+        self._stage.ended.append(Ended(self._rows, start_s, end_s, outcome))
+
+    def skip(self) -> None:
+        """The parent ended before it came to start this sub-agent: it ends too, by name, and so do its own."""
+        self._close(self._stage.now, self._stage.now, "parent_ended")

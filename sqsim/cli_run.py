@@ -1,0 +1,62 @@
+"""A run's metrics for reading, and what to know before believing them; the same for a simulated and a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sqsim.cli_output import print_line, print_pairs
+from sqsim.metrics import Value
+from sqsim.record import RunRecord
+
+_SHOWN = [
+    *("tasks_completed", "tasks_failed", "run_time_s", "output_tok_s", "total_tok_s"),
+    *("kv_capacity_tokens", "kv_usage_peak", "kv_usage_mean", "peak_tokens_mean", "kv_reads_main_tokens"),
+    *("evictions", "evicted_then_used", "aux_spawned", "aux_applied", "aux_late", "retractions"),
+    *("ttft_s_p50", "ttft_s_p99", "tpot_s_p50", "tpot_s_p99", "task_s_p50", "task_s_p90"),
+]
+"""What is printed for reading; --json has every metric."""
+
+
+def print_run(record: RunRecord, found: Mapping[str, Value], output_dir: Path | None) -> None:
+    """Print the main metrics of a run, and notes."""
+    scenario = record.run["scenario"]
+    title = (
+        f"{scenario['policy']['name']} / {scenario['engine']['cache']}, "
+        f"{scenario['model']} on {scenario['engine']['gpu']}"
+    )
+    print_pairs(title, [(name, found[name]) for name in _SHOWN if found.get(name) is not None])
+    for note in _notes(record, found):
+        print_line(f"- {note}")
+    if output_dir is not None:
+        print_line(f"- record: {output_dir}")
+
+
+def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
+    run, capacity = record.run, record.run["kv_capacity"]
+    held = "the recorded trajectory is held fixed: an agent that loses a response might act differently"
+    notes = [f"{'simulated' if run['kind'] == 'simulated' else 'measured'}; {held}"]
+    if run.get("status", "complete") != "complete":
+        notes.append(f"the run ended before its end, what was measured until then is shown: {run['ended_by']}")
+    if "profile" in run:
+        notes.append(f"profile {run['profile']['name']}: {run['profile']['summary']}")
+    notes.append(f"KV capacity {capacity['tokens']} tokens, {capacity['how']}")
+    if run.get("time_scale", 1.0) != 1.0:
+        notes.append(f"tools, users and arrivals took {run['time_scale']:g} times as long as recorded")
+    notes += [
+        f"{key}: the scenario says {values['scenario']}, the server has {values['server']}"
+        for key, values in run.get("unlike_the_scenario", {}).items()
+    ]
+    if run["assumed"]:
+        notes.append(f"assumed, not calibrated: {', '.join(run['assumed'])}")
+    if run["references"].get("synthesised"):
+        notes.append("references are synthesised: which responses are needed later is a guess")
+    notes += [
+        f"left the measured range in {steps} steps: {name}" for name, steps in run["out_of_range"].items()
+    ]
+    notes += [
+        f"{value} tasks failed: {name.removeprefix('failed_')}"
+        for name, value in found.items()
+        if name.startswith("failed_") and value
+    ]
+    return notes + [f"refused: {reason}" for reason in run.get("refused", ())]
