@@ -1,11 +1,13 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`. Both make .venv/ first.
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both make .venv/ first; the tests want a real
+# SGLang in it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEVICE := $(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install real-cpu demo test test-long check format clean
+.PHONY: help install real-cpu real-gpu demo test test-long check format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,13 +20,18 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
-real-cpu: $(VENV)/real-cpu  ## real SGLang 0.5.23 on a CPU into .venv/ (on a GPU machine: pip install '.[real]')
+real-cpu: $(VENV)/real-cpu  ## real SGLang for a machine without a GPU into .venv/ (2.2 GB)
 
-CPU := sqreal/cpu/requirements.txt sqreal/cpu/requirements-nodeps.txt
-$(VENV)/real-cpu: $(CPU) | install
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(word 1,$(CPU))
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(word 2,$(CPU))
-	$(BIN)/python -c "from sqreal.doctor import examine; import sys; found = examine(); print(*found.checks, found.fix, sep=chr(10)); sys.exit(not found.ok)"
+CPU := sqreal/cpu/requirements
+$(VENV)/real-cpu: $(CPU).txt $(CPU)-nodeps.txt | install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(CPU).txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(CPU)-nodeps.txt
+	touch $@
+
+real-gpu: $(VENV)/real-gpu  ## real SGLang for a machine with a GPU into .venv/
+
+$(VENV)/real-gpu: pyproject.toml | install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[real]'
 	touch $@
 
 demo: install  ## the main job on FRAMES-like and real traces; ends by naming the HTML report
@@ -33,11 +40,11 @@ demo: install  ## the main job on FRAMES-like and real traces; ends by naming th
 	$(BIN)/sqsim study reports/demo/study.yaml --output-dir $(OUT)/demo/study --overwrite
 	$(BIN)/sqsim report $(OUT)/demo/study --overwrite -o $(OUT)/demo/report.html
 
-test: install  ## all tests but the long ones
-	$(BIN)/python -m pytest -n auto -m 'not long and not gpu'
+test: real-$(DEVICE)  ## all tests but the long ones; those on a real SGLang are among them
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m 'not long and not gpu'
 
-test-long: install  ## the long ones
-	$(BIN)/python -m pytest -n auto -m 'long'
+test-long: real-$(DEVICE)  ## the long ones
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m 'long'
 
 check: install  ## lint, format, strict types
 	$(BIN)/ruff check .
