@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from sqsim import scenario_parts as sc
 from sqsim.agent.aux_thread import DecisionModel
@@ -19,7 +19,7 @@ from sqsim.agent.policies.none import NoEviction
 from sqsim.agent.policies.oracle import Oracle
 from sqsim.agent.policies.sidequest import SideQuest
 from sqsim.agent.turn_loop import LoopOptions, TurnLoop
-from sqsim.errors import ScenarioError, TraceError
+from sqsim.errors import InputError, TraceError
 from sqsim.models.tokens import Segments, Tokens, count
 from sqsim.scenario import Scenario
 from sqsim.trace.schema import Task
@@ -63,24 +63,29 @@ class Agents:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.tasks = _read(scenario.trace_paths)
-        self.roots = instances(self.tasks, scenario.tasks, resample=scenario.resample, seed=scenario.seed)
-        self._refuse_missing()
+        with scenario.blamed("tasks"):
+            self.roots = instances(self.tasks, scenario.tasks, resample=scenario.resample, seed=scenario.seed)
+        with scenario.blamed("policy.name"):
+            self._refuse_without_references()
+        with scenario.blamed("load.as_recorded"):
+            self._refuse_without_arrivals()
 
-    def _refuse_missing(self) -> None:
-        """What the policy or the load needs and the traces do not carry."""
-        scenario = self.scenario
-        if isinstance(scenario.policy, sc.SideQuest | sc.Oracle):
+    def _refuse_without_references(self) -> None:
+        policy = self.scenario.policy
+        if isinstance(policy, sc.SideQuest | sc.Oracle):
             for task in self.tasks:
                 if task.carries.references == "absent":
-                    raise ScenarioError(
-                        f"policy.name: {scenario.policy.name} needs to know when each response is used last, and task "
+                    raise InputError(
+                        f"{policy.name} needs to know when each response is used last, and task "
                         f"{task.task_id!r} carries no references; import it again without --references none, or use none or keep_last"
                     )
-        if isinstance(scenario.load, sc.RecordedLoad):
+
+    def _refuse_without_arrivals(self) -> None:
+        if isinstance(self.scenario.load, sc.RecordedLoad):
             for root in self.roots:
                 if root.task.arrival_s is None:
-                    raise ScenarioError(
-                        f"load.as_recorded: task {root.task.task_id!r} has no arrival_s; use concurrency or rate_per_s"
+                    raise InputError(
+                        f"task {root.task.task_id!r} has no arrival_s; use concurrency or rate_per_s"
                     )
 
     @property
@@ -150,8 +155,10 @@ def _policy(keys: sc.Policy, task: Task) -> Policy:
             return KeepLast(keys.n, keys.trigger_tokens)
         case sc.Oracle():
             return Oracle(task)
-        case _:
+        case sc.NoEviction():
             return NoEviction()
+        case _:
+            assert_never(keys)
 
 
 def _read(paths: Sequence[Path]) -> list[Task]:

@@ -19,12 +19,12 @@ from sqsim.cli_output import (
     Quiet,
     print_json,
     print_line,
-    print_pairs,
     print_rows,
     progress_bar,
     run_to_exit,
     write_text,
 )
+from sqsim.cli_run import print_run, require_completed
 from sqsim.cli_trace import app as trace_app
 from sqsim.compare import MetricRow, compare
 from sqsim.lockstep import replay
@@ -44,14 +44,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(trace_app, name="trace")
-
-_SHOWN = [
-    *("tasks_completed", "tasks_failed", "run_time_s", "output_tok_s", "total_tok_s"),
-    *("kv_capacity_tokens", "kv_usage_peak", "kv_usage_mean", "peak_tokens_mean", "kv_reads_main_tokens"),
-    *("evictions", "evicted_then_used", "aux_spawned", "aux_applied", "aux_late", "retractions"),
-    *("ttft_s_p50", "ttft_s_p99", "tpot_s_p50", "tpot_s_p99", "task_s_p50", "task_s_p90"),
-]
-"""What `run` prints for reading; --json has every metric."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -91,29 +83,9 @@ def run_command(
     found = {**metrics(record), "wall_s": time.perf_counter() - started}
     if as_json:
         print_json(found)
-        return
-    profile, capacity = record.run["profile"], record.run["kv_capacity"]
-    title = f"{resolved.policy.name} / {resolved.engine.cache}, {resolved.model} on {resolved.engine.gpu}"
-    print_pairs(title, [(name, found[name]) for name in _SHOWN if found.get(name) is not None])
-    failures = [(name, value) for name, value in found.items() if name.startswith("failed_") and value]
-    notes = [
-        "simulated; the recorded trajectory is held fixed: an agent that loses a response might act differently",
-        f"profile {profile['name']}: {profile['summary']}",
-        f"KV capacity {capacity['tokens']} tokens, {capacity['how']}",
-    ]
-    if record.run["assumed"]:
-        notes.append(f"assumed, not calibrated: {', '.join(record.run['assumed'])}")
-    if record.run["references"].get("synthesised"):
-        notes.append("references are synthesised: which responses are needed later is a guess")
-    notes += [
-        f"left the measured range in {steps} steps: {name}"
-        for name, steps in record.run["out_of_range"].items()
-    ]
-    notes += [f"{value} tasks failed: {name.removeprefix('failed_')}" for name, value in failures]
-    if output_dir is not None:
-        notes.append(f"record: {output_dir}")
-    for note in notes:
-        print_line(f"- {note}")
+    else:
+        print_run(record, found, output_dir)
+    require_completed(record, found)
 
 
 @app.command("study")

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from rich.text import Text
 
 from sqsim.errors import SqsimError
 from sqsim.trace.files import check_free, written_whole
+
+_LINE_S = 15.0
 
 _ANY_WIDTH = 1000
 """Columns: wider than any table of ours."""
@@ -74,11 +77,27 @@ def _shown(value: Any) -> str:
     return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+class _Lines:
+    """Progress for a log file: a line every `_LINE_S` seconds, so that short work writes none."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._last_s = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._last_s >= _LINE_S:
+            self._last_s = time.monotonic()
+            print(f"{self._what}: {done} of {total}", file=sys.stderr, flush=True)  # noqa: T201 - progress
+
+
 @contextmanager
 def progress_bar(what: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr when that is a terminal and nobody asked for quiet; else None."""
-    if quiet or not sys.stderr.isatty():
+    """A bar on stderr when that is a terminal, now and then a line when it is not, nothing when quiet."""
+    if quiet:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _Lines(what)
         return
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sqsim.cli_output import print_line, print_pairs
+from sqsim.errors import RunError
 from sqsim.metrics import Value
 from sqsim.record import RunRecord
 
@@ -32,10 +33,44 @@ def print_run(record: RunRecord, found: Mapping[str, Value], output_dir: Path | 
         print_line(f"- record: {output_dir}")
 
 
+def require_completed(record: RunRecord, found: Mapping[str, Value]) -> None:
+    """RunError when no task at all reached its end, and that was not the scenario's own turn limit."""
+    if not found["tasks_completed"] and _failures(found).keys() - {"turn_limit"}:
+        raise RunError(f"no task completed: {_failed(record, found)}")
+
+
+def _failures(found: Mapping[str, Value]) -> dict[str, Value]:
+    return {name.removeprefix("failed_"): n for name, n in found.items() if name.startswith("failed_") and n}
+
+
+def _failed(record: RunRecord, found: Mapping[str, Value]) -> str:
+    """Failures by reason, with the limit that was met and what raises it."""
+    fixes = {
+        "context_limit": f"the context holds {record.run['context_length']} tokens; choose a model that holds more",
+        "kv_capacity": f"the pool holds {record.run['kv_capacity']['tokens']} tokens; raise engine.kv_capacity",
+        "turn_limit": "max_turns of the scenario",
+    }
+    return "; ".join(
+        f"{number} x {reason}" + (f" ({fixes[reason]})" if reason in fixes else "")
+        for reason, number in _failures(found).items()
+    )
+
+
+def _unreached(record: RunRecord) -> list[str]:
+    """A closed loop with too few tasks says nothing about the load that was asked for."""
+    asked = record.run["scenario"]["load"].get("concurrency")
+    roots = record.tasks["parent"].null_count
+    if asked is None or roots >= asked:
+        return []
+    return [f"{roots} tasks never make {asked} at a time: give more, or tasks: N with resample: true"]
+
+
 def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
     run, capacity = record.run, record.run["kv_capacity"]
     held = "the recorded trajectory is held fixed: an agent that loses a response might act differently"
-    notes = [f"{'simulated' if run['kind'] == 'simulated' else 'measured'}; {held}"]
+    notes = [f"failed: {_failed(record, found)}"] if _failures(found) else []
+    notes += _unreached(record)
+    notes += [f"{'simulated' if run['kind'] == 'simulated' else 'measured'}; {held}"]
     if run.get("status", "complete") != "complete":
         notes.append(f"the run ended before its end, what was measured until then is shown: {run['ended_by']}")
     if "profile" in run:
@@ -49,14 +84,9 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
     ]
     if run["assumed"]:
         notes.append(f"assumed, not calibrated: {', '.join(run['assumed'])}")
-    if run["references"].get("synthesised"):
+    if run["references"].get("synthesised") and run["scenario"]["policy"]["name"] != "none":
         notes.append("references are synthesised: which responses are needed later is a guess")
     notes += [
         f"left the measured range in {steps} steps: {name}" for name, steps in run["out_of_range"].items()
-    ]
-    notes += [
-        f"{value} tasks failed: {name.removeprefix('failed_')}"
-        for name, value in found.items()
-        if name.startswith("failed_") and value
     ]
     return notes + [f"refused: {reason}" for reason in run.get("refused", ())]

@@ -91,7 +91,7 @@ class Scenario(Part):
     )
     policy: Policy = Field(
         default_factory=NoEviction,
-        description="a mapping with a name: none, sidequest, keep_last or oracle, such as {name: none}",
+        description=f"a mapping with a name: {', '.join(POLICIES)}; such as {{name: none}}",
     )
     apply: Literal["boundary", "turn_end"] = Field(default="boundary", description="boundary or turn_end")
     max_turns: Annotated[Count | None, Word("none")] = Field(

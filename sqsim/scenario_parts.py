@@ -196,12 +196,12 @@ class SideQuest(Part):
 
 
 class KeepLast(Part):
-    """The last `n` tool responses stay, once the context holds `trigger_tokens` (Claude's clear_tool_uses)."""
+    """The last `n` tool responses stay, once the context holds more than `trigger_tokens` (Claude's clear_tool_uses)."""
 
     name: Literal["keep_last"] = Field(description="keep_last")
     n: Annotated[int, Field(ge=0, le=10**12)] = Field(default=3, description="responses that stay, 0 or more")
     trigger_tokens: Annotated[int, Field(ge=0, le=10**12)] = Field(
-        default=0, description="resident tokens from which on it evicts, 0 or more"
+        default=0, description="it evicts once more tokens are resident, 0 or more"
     )
     after_eviction: AfterEviction = Field(default="reprefill", description="in_place or reprefill")
 
@@ -214,6 +214,7 @@ class Oracle(Part):
 
 
 LOADS: dict[str, type[Part]] = {"concurrency": ClosedLoad, "rate_per_s": RateLoad, "as_recorded": RecordedLoad}
+# A policy stands here and, for the type checker, in the union `Policy` below; a test holds the two together.
 POLICIES: dict[str, type[Part]] = {
     "none": NoEviction,
     "sidequest": SideQuest,

@@ -105,8 +105,38 @@ def test_support_names_evidence(tmp_path):
         (("run", "scenario.yaml", "--set", "engine.cahce=session"), "cache"),
         (("run", "scenario.yaml", "--set", "policy={name: sidequest}"), "engine.cache: session"),
         (("run", "scenario.yaml", "--set", "traces=missing.jsonl"), "missing.jsonl"),
-        (("run", "scenario.yaml", "--set", "engine.gpu=abacus"), "h100-sxm"),
-        (("run", "scenario.yaml", "--set", "model=gpt-9"), "gpt-oss-20b"),
+        (
+            ("run", "scenario.yaml", "--set", "engine.gpu=abacus"),
+            "--set engine.gpu=abacus: engine.gpu: gpu 'abacus'",
+        ),
+        (("run", "scenario.yaml", "--set", "model=gpt-9"), "--set model=gpt-9: model: model 'gpt-9'"),
+        (
+            ("run", "scenario.yaml", "--set", "engine.profile=fast"),
+            "--set engine.profile=fast: engine.profile: ",
+        ),
+        (
+            ("run", "scenario.yaml", "--set", "engine.tensor_parallel=3"),
+            "tensor_parallel=3: engine.tensor_parallel: ",
+        ),
+        (
+            (
+                "run",
+                "scenario.yaml",
+                "--set",
+                "engine={gpu: h100-sxm, mem_fraction: 0.01}",
+                "--set",
+                "model=gpt-oss-20b",
+            ),
+            "does not fit",
+        ),
+        (
+            ("run", "scenario.yaml", "--set", "tasks=99"),
+            "--set tasks=99: tasks: 99 tasks are asked for, the traces hold 3",
+        ),
+        (
+            ("run", "scenario.yaml", "--set", "load={as_recorded: true}"),
+            "load.as_recorded: task 't0' has no arrival_s",
+        ),
         (("trace", "validate", "scenario.yaml"), "scenario.yaml"),
         (("report", "nowhere", "-o", "x.html"), "nowhere"),
         (("compare", "nowhere", "nowhere"), "nowhere"),
@@ -176,3 +206,18 @@ def test_an_interrupt_says_so_and_leaves_nothing(scenario):
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (130, "error: interrupted; nothing was written\n")
     assert not (scenario.parent / "out").exists()
+
+
+def test_a_run_in_which_no_task_completes_has_failed(scenario):
+    done = sqsim("run", scenario, "--set", "engine.context_length=100", "--json", cwd=scenario.parent)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["tasks_completed"] == 0  # what happened is still told
+    assert "3 x context_limit" in done.stderr
+    assert "100 tokens" in done.stderr
+    stopped = sqsim("run", scenario, "--set", "max_turns=1", "--json", cwd=scenario.parent)
+    assert stopped.returncode == 0  # the scenario's own wish
+
+
+def test_a_load_that_was_never_reached_is_said(scenario):
+    done = sqsim("run", scenario, "--set", "load.concurrency=24", cwd=scenario.parent)
+    assert "3 tasks never make 24 at a time" in done.stdout
