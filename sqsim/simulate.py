@@ -59,21 +59,28 @@ class _Setup:
         self.scenario = scenario
         engine = scenario.engine
         model = str(scenario.model_path or scenario.model)
-        self.geometry: Geometry = geometry(model)
-        self.hardware: Hardware = hardware(engine.gpu)
-        self.profile: Profile = profile(model, engine.gpu, engine.profile or "auto")
-        self.capacity: Capacity = kv_capacity(
-            self.geometry,
-            self.hardware,
-            self.geometry.weight_bytes(self.profile.weights),
-            mem_fraction=engine.mem_fraction,
-            kv_dtype=engine.kv_dtype,
-            swa_pool=engine.swa_pool,
-            swa_full_tokens_ratio=engine.swa_full_tokens_ratio,
-            page_size=engine.page_size,
-            tensor_parallel=engine.tensor_parallel,
-            override=engine.kv_capacity,
-        )
+        with scenario.blamed("model"):
+            self.geometry: Geometry = geometry(model)
+        with scenario.blamed("engine.gpu"):
+            self.hardware: Hardware = hardware(engine.gpu)
+        with scenario.blamed("engine.profile"):
+            self.profile: Profile = profile(model, engine.gpu, engine.profile or "auto")
+            weight_bytes = self.geometry.weight_bytes(self.profile.weights)
+        with scenario.blamed("engine.tensor_parallel"):
+            self.geometry.kv_heads_per_gpu(engine.tensor_parallel)
+        with scenario.blamed("engine" if engine.kv_capacity is None else "engine.kv_capacity"):
+            self.capacity: Capacity = kv_capacity(
+                self.geometry,
+                self.hardware,
+                weight_bytes,
+                mem_fraction=engine.mem_fraction,
+                kv_dtype=engine.kv_dtype,
+                swa_pool=engine.swa_pool,
+                swa_full_tokens_ratio=engine.swa_full_tokens_ratio,
+                page_size=engine.page_size,
+                tensor_parallel=engine.tensor_parallel,
+                override=engine.kv_capacity,
+            )
         self.cost = CostModel(
             self.profile,
             self.geometry,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from sqsim.draws import generator, uniform
-from sqsim.errors import TraceError
+from sqsim.errors import InputError
 from sqsim.scenario_parts import RateLoad, RecordedLoad
 from sqsim.trace.schema import Task
 
@@ -26,7 +25,7 @@ def instances(tasks: Sequence[Task], number: int | None, *, resample: bool, seed
     """Root tasks with their sub-agents: all, the first `number`, or `number` draws with replacement.
 
     A drawn task is renamed `ID#n`; ids of shared prefixes stay, so that copies share what the originals share.
-    TraceError: more tasks are asked for than there are, without `resample`.
+    InputError: more tasks are asked for than there are, without `resample`.
     """
     families = _families(tasks)
     if resample:
@@ -34,10 +33,9 @@ def instances(tasks: Sequence[Task], number: int | None, *, resample: bool, seed
         drawn = [families[int(uniform(seed, "resample", n) * len(families))] for n in range(size)]
         return [_renamed(family, f"#{n}") for n, family in enumerate(drawn)]
     if number is not None and number > len(families):
-        raise TraceError(
-            f"{number} tasks are asked for, the traces hold {len(families)}",
-            field="tasks",
-            fix="ask for fewer, or set resample: true to draw with replacement",
+        raise InputError(
+            f"{number} tasks are asked for, the traces hold {len(families)}; "
+            "ask for fewer, or set resample: true to draw with replacement"
         )
     return families if number is None else families[:number]
 
@@ -70,4 +68,4 @@ def arrival_times(load: RateLoad | RecordedLoad, roots: Sequence[Instance], seed
     if load.arrivals == "uniform":
         return [gap_s * (n + 1) for n in range(len(roots))]
     gaps = [generator(seed, "arrival", n).exponential(gap_s) for n in range(len(roots))]
-    return list(np.cumsum(gaps).astype(float)) if gaps else []
+    return list(itertools.accumulate(gaps))

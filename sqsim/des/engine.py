@@ -17,6 +17,7 @@ import simpy
 from simpy.events import EventPriority
 
 from sqsim.des.step_log import StepLog
+from sqsim.errors import RunError
 from sqsim.models.batching import Batch, Scheduler
 from sqsim.models.cost import CostModel, StepWork
 from sqsim.models.request import Request
@@ -26,6 +27,10 @@ _LAST = EventPriority(2)
 
 NEVER_FITS = "kv_capacity"
 """The failure of a request that the pool can never hold."""
+
+
+LATEST_S = 1e10
+"""Three centuries: from here on a float64 second is coarser than a thousandth of a decode step."""
 
 
 class _Round(simpy.Event):
@@ -155,6 +160,11 @@ class Engine:
             batch.decode_window,
         )
         start_s = max(env.now, self._gpu_free_s)
+        if not start_s < LATEST_S:
+            raise RunError(
+                f"the simulated clock stands at {start_s:.3g} s, and beyond {LATEST_S:.0e} s it cannot tell steps apart; "
+                "raise load.rate_per_s or load.speedup, or set tool_wait_cap_s"
+            )
         self._gpu_free_s = end_s = start_s + self._cost.step_s(work)
         for row in batch.prefill:
             submission = self._live[row.request]

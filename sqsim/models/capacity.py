@@ -7,6 +7,7 @@ model each full-attention slot brings `swa_full_tokens_ratio` sliding slots with
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from sqsim.errors import InputError
@@ -74,7 +75,8 @@ def kv_capacity(
     swa = int(full * swa_full_tokens_ratio) // page_size * page_size
     if swa < 1:
         raise InputError(
-            f"swa_full_tokens_ratio {swa_full_tokens_ratio:g} of {full} tokens is less than one page of {page_size}; raise it"
+            f"swa_full_tokens_ratio {swa_full_tokens_ratio:g} of {full} tokens is less than one page of {page_size}; "
+            f"raise it, or engine.kv_capacity to at least {math.ceil(page_size / swa_full_tokens_ratio)}"
         )
     return Capacity(full, swa, slot_bytes, f"{how}; sliding pool {swa_full_tokens_ratio:g} x full")
 

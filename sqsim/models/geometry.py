@@ -23,6 +23,7 @@ DTYPE_BYTES: dict[str, int] = {"bfloat16": 2, "float16": 2, "float32": 4, "fp8_e
 MXFP4_BYTES = (4 + 8 / 32) / 8
 
 _FAMILIES = {"GptOssForCausalLM": "gpt-oss", "LlamaForCausalLM": "llama", "Qwen3ForCausalLM": "qwen3"}
+_MOST_LAYERS = 10_000
 _LAYER_KINDS = {"full_attention": "full", "sliding_attention": "sliding"}
 
 
@@ -144,14 +145,16 @@ def geometry(model: str) -> Geometry:
     if model.lower() in KNOWN_MODELS:
         return _read(KNOWN_MODELS[model.lower()], model.lower(), model.lower())
     path = Path(model)
-    if path.is_dir():
-        path /= "config.json"
-    if not path.is_file():
-        names = ", ".join(KNOWN_MODELS)
-        raise InputError(f"model {model!r} is neither a known name nor a config.json; known: {names}")
     try:
+        if path.is_dir():
+            path /= "config.json"
+        if not path.is_file():
+            names = ", ".join(KNOWN_MODELS)
+            raise InputError(f"model {model!r} is neither a known name nor a config.json; known: {names}")
         config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; check path and permissions") from error
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not a JSON file ({error}); give a Hugging Face config.json") from error
     if not isinstance(config, dict):
         raise InputError(f"{path}: holds no JSON object; give a Hugging Face config.json")
@@ -169,7 +172,7 @@ def _known(shape: Geometry) -> Geometry:
 def _read(config: Config, name: str, place: str) -> Geometry:
     architectures = config.get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else None
-    if architecture not in _FAMILIES:
+    if not isinstance(architecture, str) or architecture not in _FAMILIES:
         raise InputError(
             f"{place}: architecture {architecture!r} is not covered; covered: {', '.join(_FAMILIES)}"
         )
@@ -178,22 +181,28 @@ def _read(config: Config, name: str, place: str) -> Geometry:
         raise InputError(f"{place}: use_sliding_window with {architecture} is not covered; set it to false")
     whole = _Keys(config, place)
     heads, hidden = whole("num_attention_heads"), whole("hidden_size")
-    kinds = _layer_kinds(config, whole("num_hidden_layers"), family, place)
+    kv_heads = whole("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise InputError(
+            f"{place}: num_key_value_heads: {kv_heads} does not divide {heads} heads; give the model's own"
+        )
+    kinds = _layer_kinds(config, whole("num_hidden_layers", most=_MOST_LAYERS), family, place)
     sliding = kinds.count("sliding")
     moe = family == "gpt-oss"
+    experts = whole("num_local_experts") if moe else 0
     return Geometry(
         name=name,
         family=family,
         full_layers=len(kinds) - sliding,
         sliding_layers=sliding,
-        window=whole("sliding_window") if sliding else None,
+        window=whole("sliding_window", least=2) if sliding else None,
         hidden=hidden,
         intermediate=whole("intermediate_size"),
         heads=heads,
-        kv_heads=whole("num_key_value_heads", heads),
+        kv_heads=kv_heads,
         head_dim=whole("head_dim", hidden // heads),
-        experts=whole("num_local_experts") if moe else 0,
-        experts_per_token=whole("num_experts_per_tok") if moe else 0,
+        experts=experts,
+        experts_per_token=whole("num_experts_per_tok", most=experts) if moe else 0,
         vocabulary=whole("vocab_size"),
         context_length=whole("max_position_embeddings"),
         attention_bias=bool(config.get("attention_bias", moe)),
@@ -204,18 +213,18 @@ def _read(config: Config, name: str, place: str) -> Geometry:
 
 @dataclass(frozen=True)
 class _Keys:
-    """Reads positive whole numbers; the error names file, key and value."""
+    """Reads whole numbers within bounds; the error names file, key and value."""
 
     config: Config
     place: str
 
-    def __call__(self, key: str, default: int | None = None) -> int:
+    def __call__(self, key: str, default: int | None = None, *, least: int = 1, most: int = 10**9) -> int:
         value = self.config.get(key)
         if value is None:
             value = default
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise InputError(
-                f"{self.place}: {key}: {value!r} is not a positive whole number; give the model's own"
+                f"{self.place}: {key}: {value!r} is not a whole number from {least} to {most}; give the model's own"
             )
         return value
 

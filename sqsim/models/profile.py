@@ -160,8 +160,8 @@ def read_profile(text: str, place: str) -> Profile:
     """A profile from YAML text; InputError naming the place and the key for whatever is wrong."""
     try:
         data = yaml.load(text, Loader=_LOADER)  # noqa: S506 - both choices are safe loaders
-    except yaml.YAMLError as error:
-        raise InputError(f"{place}: not YAML: {error}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"{place}: not YAML: {' '.join(str(error).split())}") from error
     try:
         return Profile.model_validate(data)
     except ValidationError as error:
@@ -174,11 +174,14 @@ def read_profile(text: str, place: str) -> Profile:
 
 def load_profile(path: Path) -> Profile:
     """A profile file of the user's own."""
-    if not path.is_file():
-        raise InputError(
-            f"profile {path}: no such file; known profiles: {', '.join(p.name for p in shipped_profiles())}"
-        )
-    return read_profile(path.read_text(encoding="utf-8"), str(path))
+    known = f"known profiles: {', '.join(each.name for each in shipped_profiles())}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"profile {path}: cannot be read: {error.strerror}; {known}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"profile {path}: not UTF-8 text ({error.reason}); {known}") from error
+    return read_profile(text, str(path))
 
 
 @cache

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sqsim.errors import RunError
 from sqsim.metrics import metrics
 from tests.sqsim.tasks import chain, task
 from tests.sqsim.test_simulate import rows, run
@@ -130,3 +131,21 @@ def test_a_context_beyond_the_models_fails_by_name(tmp_path):
         "big": "context_limit",
         "small": "completed",
     }
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"rate_per_s": 1e-14},
+        {"rate_per_s": 1e-14, "arrivals": "uniform"},
+        {"rate_per_s": 5e-324},
+        {"as_recorded": True, "speedup": 1e-15},
+        {"as_recorded": True, "speedup": 5e-324},
+    ],
+)
+def test_a_clock_that_cannot_tell_steps_apart_stops_the_run(tmp_path, load):
+    """At 10^14 s a float64 second has no milliseconds: steps would take no time and latencies be 0, or nan."""
+    with pytest.raises(
+        RunError, match=r"clock stands at .* s, and beyond .* raise load\.rate_per_s or load\.speedup"
+    ):
+        run([chain(2, arrival_s=10.0 * n, name=f"t{n}") for n in range(3)], tmp_path, load=load)

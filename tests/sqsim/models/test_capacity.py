@@ -84,6 +84,7 @@ def test_a_model_that_does_not_fit_is_refused_with_numbers_and_fix():
         ({"page_size": 0}, "page_size 0"),
         ({"override": 63, "page_size": 64}, "kv_capacity 63 is less than one page of 64"),
         ({"override": 4, "swa_full_tokens_ratio": 0.1}, "swa_full_tokens_ratio 0.1 of 4 tokens"),
+        ({"override": 1}, "ratio 0.8 of 1 tokens is less .* raise it, or engine.kv_capacity to at least 2$"),
     ],
 )
 def test_values_out_of_bounds_are_refused_by_name(options, message):

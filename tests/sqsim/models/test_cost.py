@@ -249,11 +249,17 @@ def test_a_wrong_profile_is_refused_by_file_and_key(change, message):
 
 
 def test_what_is_no_profile_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"mine.yaml: not YAML"):
-        read_profile("a: [", "mine.yaml")
+    for text in ("a: [", "{", "[" * 100_000):
+        with pytest.raises(InputError, match=r"^mine.yaml: not YAML: [^\n]*$"):
+            read_profile(text, "mine.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"binary\.yaml: not UTF-8 text"):
+        profile("gpt-oss-20b", "h100-sxm", str(tmp_path / "binary.yaml"))
     with pytest.raises(InputError, match=r"mine.yaml: profile: .*None"):
         read_profile("", "mine.yaml")
-    with pytest.raises(InputError, match=r"no such file; known profiles: .*sglang"):
+    with pytest.raises(
+        InputError, match=r"cannot be read: No such file or directory; known profiles: .*sglang"
+    ):
         profile("gpt-oss-20b", "h100-sxm", str(tmp_path / "none.yaml"))
     with pytest.raises(InputError, match=r"'fast' is unknown; choose auto, roofline, .*sglang"):
         profile("gpt-oss-20b", "h100-sxm", "fast")

@@ -74,13 +74,18 @@ def test_layer_types_default_to_sliding_first(tmp_path):
             r"'Qwen3MoeForCausalLM' is not covered; covered: GptOss.*Llama.*Qwen3",
         ),
         ({"architectures": None}, r"architecture None is not covered"),
-        ({"hidden_size": None}, r"config.json: hidden_size: None is not a positive whole number"),
+        ({"hidden_size": None}, r"config.json: hidden_size: None is not a whole number from 1 to 10+"),
         ({"vocab_size": -1}, r"vocab_size: -1"),
         ({"num_local_experts": True}, r"num_local_experts: True"),
         ({"layer_types": ["full_attention"]}, r"layer_types must list 4 layers"),
         ({"layer_types": ["linear_attention"] * 4}, r"layer_types must list 4 layers"),
         ({"quantization_config": {"quant_method": "awq"}}, r"'awq' are not covered.*mxfp4"),
         ({"use_sliding_window": True}, r"use_sliding_window"),
+        ({"architectures": [["GptOssForCausalLM"]]}, r"architecture \['GptOssForCausalLM'\] is not covered"),
+        ({"num_hidden_layers": 10**30}, r"num_hidden_layers: 10+ is not a whole number from 1 to 10000"),
+        ({"sliding_window": 1}, r"sliding_window: 1 is not a whole number from 2"),
+        ({"num_experts_per_tok": 99}, r"num_experts_per_tok: 99 is not a whole number from 1 to"),
+        ({"num_key_value_heads": 3}, r"num_key_value_heads: 3 does not divide \d+ heads"),
     ],
 )
 def test_a_wrong_config_is_refused_by_file_and_key(tmp_path, changes, message):
@@ -93,10 +98,15 @@ def test_what_is_no_model_is_refused(tmp_path):
         InputError, match=r"'gpt-4' is neither a known name nor a config.json; known: gpt-oss-20b"
     ):
         geometry("gpt-4")
-    for text in ("{", "[]"):
+    for text in ("{", "[]", "[" * 100_000):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(InputError, match="Hugging Face"):
             geometry(str(tmp_path))
+
+
+def test_a_path_that_the_system_refuses_is_named():
+    with pytest.raises(InputError, match="xxx: cannot be read: File name too long"):
+        geometry("x" * 300)
 
 
 def test_formats_that_do_not_exist_are_refused():
