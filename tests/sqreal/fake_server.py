@@ -146,7 +146,7 @@ class FakeServer:
         forced = params["custom_params"]["sqreal_force"]
         assert params["custom_params"]["sqreal_n_in"] == len(prompt)
         if self.faults.unforced:
-            forced = [token ^ 1 for token in forced]
+            forced = [1] * params["max_new_tokens"]
         cached = min(self._match(prompt), len(prompt) - 1) // self.page_size * self.page_size
         self._live[rid] = asyncio.Event()
         said: list[int] = []
