@@ -162,7 +162,7 @@ def _content(
         "commands": study.commands,
         "panels": [
             {
-                **panel.model_dump(include={"id", "kind", "title", "note", "evidence"}),
+                **panel.model_dump(include={"id", "kind", "title", "note", "evidence", "published"}),
                 "points": [
                     entry(point, result)
                     for point, result in zip(points, done, strict=True)

@@ -54,8 +54,9 @@ MOES = (
         "SGLang",
         "bfloat16",
         "fa3-bf16moe-sglang",
-        "every measured term is SGLang's own, the engine that is simulated; with its 41.8 GB of weights the KV "
-        "pool is full at about the 24 tasks that the SideQuest paper reports on one H100",
+        "every measured term is SGLang's own (0.5.14), the engine that is simulated; a server that runs its experts "
+        "in native MXFP4, as SGLang may by version and flags, is faster and has 28 GB more for KV: compare its "
+        "max_total_num_tokens, and see the mxfp4moe profile",
     ),
     Moe("VLLM", "mxfp4", "fa3-mxfp4moe-vllm", None),
 )
