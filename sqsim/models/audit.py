@@ -1,4 +1,4 @@
-"""Conservation of KV, checked by a walk that shares no counter with the scheduler (DESIGN.md, law 2)."""
+"""Conservation of KV, checked by a walk that shares no counter with the scheduler (LAWS.md, law 2)."""
 
 from __future__ import annotations
 

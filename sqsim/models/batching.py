@@ -10,7 +10,7 @@ Where each rule lives:
     sliding_window.py  39-41 window slots in the tree
     session.py         36 sessions; release, drop and fork of our plugin
     retraction.py      34, 35 retraction and the new-token ratio
-    audit.py           conservation (DESIGN.md, law 2), by an independent walk
+    audit.py           conservation (LAWS.md, law 2), by an independent walk
 Rule 16 (radix cache disabled) does not occur here: there is always a tree.
 """
 

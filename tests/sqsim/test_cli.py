@@ -1,4 +1,4 @@
-"""The commands as a script sees them: what is on stdout, exit codes, files (DESIGN.md, "Commands"; SPEC.md, "Flags")."""
+"""The commands as a script sees them: what is on stdout, exit codes, files (SPEC.md, "Flags")."""
 
 from __future__ import annotations
 

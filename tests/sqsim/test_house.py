@@ -1,4 +1,4 @@
-"""The house (DESIGN.md): no arrow runs up, pure rooms stay pure, and only three rooms read the future (law 4)."""
+"""The house (LAWS.md, "The house"): no arrow runs up, pure rooms stay pure, and only three rooms read the future (law 4)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tiny_record import table, tiny_record
 from sqsim.metrics import DEFINITIONS, judge_evictions, metrics, regret_tokens
 from sqsim.record import AUX, EVICTIONS, TABLES, TASKS, TURNS, RunRecord
 
-# DESIGN.md, "Commands", and the additions of SPEC.md, "Metrics".
+# SPEC.md, "Metrics" (docs/METRICS.md).
 CONTRACT = """tasks_total tasks_completed tasks_failed run_time_s output_tokens aux_output_tokens output_tok_s
 total_tok_s output_tok_s_peak kv_capacity_tokens kv_usage_peak kv_usage_mean peak_tokens_mean peak_tokens_p50
 peak_tokens_completed_mean kv_reads_main_tokens kv_reads_aux_tokens prefill_tokens cached_tokens evicted_tokens evictions

@@ -1,4 +1,4 @@
-"""The laws of DESIGN.md on whole runs, under hypothesis: random tasks, memory, pages, caches, policies, loads."""
+"""The laws of LAWS.md on whole runs, under hypothesis: random tasks, memory, pages, caches, policies, loads."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_cold_request_reuses_nothing_and_a_repeat_all_but_its_last_token(tmp_p
 
 
 def test_ttft_ends_with_the_last_chunk(tmp_path):
-    """PEERS.md: others take a chunked request's TTFT at its first chunk."""
+    """LAWS.md, "Faults reported of other simulators": they take a chunked request's TTFT at its first chunk."""
     made = task(answer=20, question=chain(1).question.model_copy(update={"tokens": 1000}))
     row = rows(run([made], tmp_path, engine={"chunked_prefill": 128}).turns)[0]
     chunked = run([made], tmp_path, engine={"chunked_prefill": 128})

@@ -82,7 +82,7 @@ def test_more_work_never_takes_less_time(cost, work, more):
 @costs
 @given(work=works(), steps=st.integers(1, 64))
 def test_alike_decode_steps_sum_in_closed_form(cost, work, steps):
-    """DESIGN: the time of n steps of one batch is affine in its context and window, so it sums exactly."""
+    """Law 7's ground: the time of n steps of one batch is affine in its context and window, so it sums exactly."""
     requests = max(1, work.decode_requests)
     first = work._replace(prefill=(), decode_requests=requests)
     one_by_one = sum(

@@ -52,7 +52,7 @@ def test_same_sources_same_bytes(study, page):
      ("KV usage, peak (share of capacity)", "kv_usage_peak"), ("Retractions (requests)", "retractions")],
 )  # fmt: skip
 def test_table_under_the_curves_equals_the_json(page, title, key):
-    """PEERS.md, Reports: values in the HTML must equal the JSON."""
+    """LAWS.md, "Faults reported of other simulators": values in the HTML must equal the JSON."""
     (table,) = pages.tables(page, "Throughput and task time against tasks at a time (FRAMES-like): every point")
     head, *rows = table["rows"]
     column = [cell["text"] for cell in head].index(title)
