@@ -1,0 +1,164 @@
+"""The pages: what they take from the code is in step with it, what they and the code cite exists, what they show works."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from sqsim.cli import app
+from sqsim.scenario import make_scenario
+from sqsim.scenario_parts import POLICIES
+
+ROOT = Path(__file__).parents[2]
+HOMES = [ROOT, ROOT / "docs", ROOT / "tests/data/sglang-schedules"]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "traces/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+SOURCES = sorted(path for top in ("sqsim", "sqreal", "tests", "kernels") for path in (ROOT / top).rglob("*.py"))
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def found_page(name: str) -> Path | None:
+    return next((home / name for home in HOMES if (home / name).is_file()), None)
+
+
+def prose(path: Path) -> str:
+    """The text on one line, comment signs gone."""
+    return re.sub(r"\s+(# )?", " ", path.read_text(encoding="utf-8"))
+
+
+def citations() -> list[tuple[Path, str, str]]:
+    """Source, page and section of every `PAGE.md, "Section"` and `PAGE.md ("Section", "Section")`."""
+    cited = re.compile(r'([\w./-]*[A-Z]{3,}\.md)(?:,| \() ((?:"[^"]+"(?:, )?)+)')
+    return [
+        (path, page, section)
+        for path in SOURCES
+        if path != Path(__file__)
+        for page, sections in cited.findall(prose(path))
+        for section in re.findall(r'"([^"]+)"', sections)
+    ]
+
+
+def tables():
+    spec = importlib.util.spec_from_file_location("docs_tables", ROOT / "docs/tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tables_say_what_the_code_says(page):
+    text = page.read_text(encoding="utf-8")
+    assert tables().filled(text) == text, "run .venv/bin/python docs/tables.py"
+
+
+def test_every_table_stands_somewhere():
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert all(f"<!-- table {name} -->" in text for name in tables().TABLES)
+
+
+def test_every_page_that_code_cites_exists():
+    cited = re.compile(r"[\w./-]*[A-Z]{3,}\.md\b")
+    others = [path for path in SOURCES if path != Path(__file__)]
+    found = {(path.name, page) for path in others for page in cited.findall(path.read_text(encoding="utf-8"))}
+    assert len(found) > 30
+    assert not {(name, page) for name, page in found if found_page(page) is None}
+
+
+def test_every_section_that_code_cites_exists():
+    known = {page: prose(found_page(page)).lower() for _, page, _ in citations()}
+    lost = [(path.name, page, part) for path, page, part in citations() if part.lower() not in known[page]]
+    assert len(citations()) > 10
+    assert not lost
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file(page):
+    links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+    assert not [link for link in links if "://" not in link and not (page.parent / link).exists()]
+
+
+def test_laws_are_numbered_and_their_tests_exist():
+    page = (ROOT / "docs/LAWS.md").read_text(encoding="utf-8")
+    assert [int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)] == list(range(1, 12))
+    for file, name in re.findall(r"`([\w/]+\.py)::(\w+)`", page):
+        tree = ast.parse((ROOT / "tests/sqsim" / file).read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, name
+    cited = {
+        int(n) for path in SOURCES for n in re.findall(r"\b[Ll]aw (\d+)", path.read_text(encoding="utf-8"))
+    }
+    assert cited <= set(range(1, 12))
+
+
+def test_the_map_of_the_house_has_every_room():
+    block = README[README.index("## The house") :]
+    rooms = {path.name for path in (ROOT / "sqsim").glob("*.py")} - {"__init__.py"}
+    rooms |= {f"{path.parent.name}/" for path in (ROOT / "sqsim").glob("*/__init__.py")}
+    rooms |= {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert not {room for room in rooms if room not in block and room.removesuffix(".md") not in block}
+
+
+def test_readmes_scenario_shows_the_defaults():
+    (shown,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert make_scenario(yaml.safe_load(shown)) == make_scenario({"traces": "mine.jsonl.zst"})
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_readme_has_every_key_of_every_policy(name):
+    (row,) = re.findall(rf"^\| `{name}` \|(.*)$", README, re.MULTILINE)
+    keys = {key: each.default for key, each in POLICIES[name].model_fields.items() if key != "name"}
+    assert yaml.safe_load("{" + ", ".join(re.findall(r"`(\w+: [\w.]+)`", row)) + "}") == keys
+
+
+@pytest.mark.parametrize(
+    "row", re.findall(r"^\| (`sqsim.*)$", README, re.MULTILINE), ids=lambda row: row.split()[1].strip("`")
+)
+def test_readmes_commands_and_options_exist(row):
+    command = row.split("`")[1].removeprefix("sqsim ")
+    words = [word for word in command.split() if word.islower() and word.isalpha()]
+    for line in [["trace", word] for word in words[1:]] if words[0] == "trace" else [words]:
+        result = CliRunner().invoke(app, [*line, "--help"], env={"COLUMNS": "200"})
+        assert result.exit_code == 0, line
+        assert not [flag for flag in re.findall(r" (--?[a-z-]+)", row) if flag not in result.output]
+
+
+def test_readmes_own_example_runs_as_it_stands(tmp_path):
+    """Line by line, in a shell, on the session of traces/claude_code; with fewer draws of it."""
+    (script,) = re.findall(r"```\n(\.venv/bin/sqsim trace import .*?)```", README, re.DOTALL)
+    recorded, sqsim = tmp_path / ".claude/projects/MY-PROJECT", tmp_path / ".venv/bin/sqsim"
+    for folder in (recorded, sqsim.parent):
+        folder.mkdir(parents=True)
+    shutil.copy(ROOT / "traces/claude_code/session.jsonl", recorded)
+    sqsim.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from sqsim.cli import main; main()' \"$@\"\n")
+    sqsim.chmod(0o755)
+    assert "tasks: 100 " in script
+    subprocess.run(
+        ["bash", "-euc", script.replace("tasks: 100 ", "tasks: 4 ")],
+        cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}, check=True, capture_output=True,
+    )  # fmt: skip
+    assert (tmp_path / "out/mine.html").stat().st_size > 100_000
+
+
+def test_what_is_imported_has_its_line_in_contributing():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    modules = set()
+    for path in (ROOT / "sqsim").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                modules.add((node.module or "").split(".")[0])
+    own = {"sqsim", "pydantic_core", *sys.stdlib_module_names}
+    names = {"yaml": "pyyaml"}
+    assert not {name for name in modules - own if names.get(name, name) not in text}
