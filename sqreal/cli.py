@@ -30,7 +30,7 @@ from sqsim.cli_output import (
     run_to_exit,
     write_text,
 )
-from sqsim.cli_run import print_run
+from sqsim.cli_run import print_run, require_completed
 from sqsim.errors import InputError, RunError
 from sqsim.metrics import metrics
 from sqsim.record import check_writable, write_record
@@ -122,6 +122,7 @@ def run_command(
         print_json(found)
     else:
         print_run(run.record, found, output_dir)
+    require_completed(run.record, found)
 
 
 def _measure(
