@@ -1,1 +1,1 @@
-"""sqreal: run the same scenarios on a real SGLang server. Empty until the real side lands."""
+"""sqreal: run the same scenarios on a real SGLang server. Under construction: README.md says what runs."""

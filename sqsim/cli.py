@@ -104,6 +104,10 @@ def study_command(
     print_line(f"study: {path}")
 
 
+_NOT_COMPARED = {"simulated", "wall_s"}
+"""Metrics that say how a record came to be, not what happened in it."""
+
+
 @app.command("compare")
 def compare_command(
     records: Annotated[
@@ -124,7 +128,9 @@ def compare_command(
         print_line(f"{number}: {name}")
     columns = ["1", *(text for n in range(2, len(names) + 1) for text in (str(n), "change %"))]
     print_rows(
-        "metrics", ["metric", *columns], [[name, *_side_by_side(row)] for name, row in found.metrics.items()]
+        "metrics",
+        ["metric", *columns],
+        [[name, *_side_by_side(row)] for name, row in found.metrics.items() if name not in _NOT_COMPARED],
     )
     numbers = [str(n) for n in range(1, len(names) + 1)]
     if found.differing:
@@ -163,8 +169,8 @@ def support_command(as_json: Json = False) -> None:
         print_json(rows)
         return
     columns = ["model", "gpu", "profile", "measured", "not measured", "kv tokens", "also"]
-    print_rows("", columns, [_covered(row) for row in rows])
-    print_line("Sources, ranges and fit errors: --json")
+    print_rows("", columns, [_covered(row) for row in rows if not row["model"].startswith("tiny-")])
+    print_line("Sources, ranges, fit errors, and the tiny models for tests: --json")
 
 
 def _covered(row: dict[str, Any]) -> list[Any]:

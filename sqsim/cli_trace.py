@@ -43,10 +43,21 @@ def import_command(
     number = write_tasks(output, report.tasks)
     if as_json:
         print_json(
-            {"tasks": number, "output": str(output), "evidence": report.evidence, "warnings": report.warnings}
+            {
+                "tasks": number,
+                "output": str(output),
+                "evidence": [each._asdict() for each in report.evidence],
+                "carries": report.carries,
+                "warnings": report.warnings,
+            }
         )
         return
     print_rows("", ["file", "read as"], [[each.path, each.text] for each in report.evidence])
+    kinds = [
+        [kind, ", ".join(f"{how} ({tasks} tasks)" for how, tasks in by.items())]
+        for kind, by in report.carries.items()
+    ]
+    print_rows("", ["what", "how it came by it"], kinds)
     if report.warnings:
         print_rows("", ["warning", "times"], [[text, times] for text, times in report.warnings.items()])
     print_pairs("", [("tasks", number), ("written to", str(output))])
