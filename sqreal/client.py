@@ -110,7 +110,7 @@ class Client:
                     if "error" in event:
                         raise RefusedError(f"request {call.rid}: {_reason(line.removeprefix('data:'))}")
                     now_s, meta = time.monotonic(), event["meta_info"]
-                    output = _grown(output, event.get("output_ids") or [], meta["completion_tokens"])
+                    output = _grown(output, event.get("output_ids") or [], meta.get("completion_tokens", 0))
                     if first_s is None and output:
                         first_s = now_s
                         if started is not None:

@@ -138,7 +138,7 @@ class Stage:
             self.refused.append(str(error))
             return served.failure
         exchange.answer = answer
-        _note(served, answer, self.t0_s)
+        note(served, answer, self.t0_s)
         try:
             check(call, answer)
         except FaithError:
@@ -147,7 +147,7 @@ class Stage:
         return served.failure
 
 
-def _note(served: Served, answer: Generation, t0_s: float) -> None:
+def note(served: Served, answer: Generation, t0_s: float) -> None:
     """Note what the answer says.
 
     Computed and resident tokens are those of a request that was never retracted and whose last token no decode step
@@ -155,12 +155,13 @@ def _note(served: Served, answer: Generation, t0_s: float) -> None:
     """
     meta = answer.meta
     served.submit_s, served.end_s = answer.submit_s - t0_s, answer.end_s - t0_s
-    served.prompt_tokens, served.cached_tokens = meta["prompt_tokens"], meta["cached_tokens"]
     served.output_tokens = len(answer.output_ids)
     served.retractions = meta.get("num_retractions", 0)
-    served.computed_tokens = served.prompt_tokens - served.cached_tokens
-    served.prefill_chunks = 1
-    served.resident_tokens = served.prompt_tokens + max(0, served.output_tokens - 1)
+    if served.output_tokens:  # one that was aborted in the queue tells no more
+        served.prompt_tokens, served.cached_tokens = meta["prompt_tokens"], meta["cached_tokens"]
+        served.computed_tokens = served.prompt_tokens - served.cached_tokens
+        served.prefill_chunks = 1
+        served.resident_tokens = served.prompt_tokens + served.output_tokens - 1
     served.failure = None
     if answer.finish == "abort":
         reason = str(meta["finish_reason"].get("message", ""))

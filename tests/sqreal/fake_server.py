@@ -178,6 +178,8 @@ class FakeServer:
                     "completion_tokens": len(said),
                     "num_retractions": 0,
                 }
+                if not said:  # as SGLang answers what was aborted in the queue
+                    meta = {"id": rid, "finish_reason": finish}
                 fresh = said[1:] if self.incremental and len(said) > 1 else said
                 await self._event(writer, {"output_ids": fresh, "meta_info": meta})
         del self._live[rid]

@@ -112,6 +112,20 @@ def test_an_aborted_request_ends_with_what_it_had():
     assert answer.output_ids == list(range(50, 50 + len(answer.output_ids)))
 
 
+def test_a_request_that_is_aborted_in_the_queue_ends_with_nothing():
+    async def abort(server: FakeServer) -> Generation:
+        async with Client(server.url) as client:
+            request = asyncio.create_task(client.generate(CALL))
+            while not server.aborted:
+                await asyncio.sleep(0.05)
+                await client.abort(CALL.rid)
+            return await request
+
+    with FakeServer(token_s=0.3).running() as server:
+        answer = asyncio.run(abort(server))
+    assert (answer.finish, answer.output_ids, answer.first_token_s) == ("abort", [], None)
+
+
 def test_the_cache_is_flushed_and_counters_are_read():
     async def use(server: FakeServer) -> dict[str, float]:
         async with Client(server.url) as client:

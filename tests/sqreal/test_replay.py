@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from sqreal.cli import SCHEDULE
+from sqreal.cli import SCHEDULE, scenario_command, tiny_model_command
+from sqreal.client import Generation
 from sqreal.errors import ServerError
 from sqreal.replay import Replay, replay
 from sqreal.server import attach
-from sqreal.stage import FaithError
+from sqreal.stage import FaithError, note
 from sqsim.errors import InputError, RecordError, RunError, ScenarioError
 from sqsim.metrics import metrics
 from sqsim.record import read_record, write_record
+from sqsim.scenario import load_scenario
 from sqsim.simulate import simulate
+from sqsim.task_rows import Served
 from tests.sqreal.fake_server import FakeServer, Faults, wait_until
 from tests.sqreal.replays import ACCOUNTED, EVICTED, NAMED, POLICIES, busy, family, on, rows, scenario
 from tests.sqsim.tasks import chain
@@ -106,6 +109,13 @@ def test_a_task_that_ends_aborts_its_aux_thread(tmp_path):
     assert (aux["state"], aux["end_s"], aux["named"]) == ("cancelled", None, [])
     assert 0 < aux["output_tokens"] < 200
     assert record.tasks["outcome"].to_pylist() == ["completed"]
+
+
+def test_an_aux_thread_that_never_left_the_queue_cost_nothing():
+    answer = Generation(5.0, None, 6.0, [], {"id": "0/a0/", "finish_reason": {"type": "abort", "message": "?"}})
+    served = Served(1.0, 40)
+    note(served, answer, t0_s=4.0)
+    assert served == Served(1.0, 40, end_s=2.0, failure="abort")
 
 
 # What goes wrong.
@@ -251,6 +261,20 @@ def test_a_run_whose_server_dies_exits_with_1_and_keeps_what_it_measured(tmp_pat
     assert "broke off" in done.stderr
     assert "marked incomplete" in done.stderr
     assert read_record(tmp_path / "record", allow_incomplete=True).turns.num_rows == 2
+
+
+def test_other_commands(tmp_path, capsys):
+    with FakeServer().running() as server:
+        scenario_command(server.url, tmp_path / "s.yaml", "tasks.jsonl", "tiny-llama", "cpu")
+    written = load_scenario(tmp_path / "s.yaml")
+    assert (written.engine.kv_capacity, written.engine.max_running, written.model) == (
+        100_000,
+        64,
+        "tiny-llama",
+    )
+    tiny_model_command("tiny-qwen3", tmp_path / "model")
+    assert (tmp_path / "model" / "config.json").is_file()
+    assert capsys.readouterr().out.splitlines() == [f"scenario: {tmp_path}/s.yaml", f"model: {tmp_path}/model"]
 
 
 def test_nothing_to_run_is_an_input_error(tmp_path):
