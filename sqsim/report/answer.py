@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqsim.report import fill, losses, published
-from sqsim.report.headline import best, elsewhere, headline, where
+from sqsim.report.failures import failing
+from sqsim.report.headline import HEADS, best, elsewhere, headline, where
+from sqsim.report.lead import lead
 from sqsim.report.measures import (
     AUX_TOKENS,
     COMPLETED,
-    FAILED,
     KV_PEAK,
     OUTPUT_TOK_S,
     PEAK_TOKENS,
@@ -22,7 +24,9 @@ from sqsim.report.measures import (
     TPOT_P50,
     TTFT_P50,
     change,
+    counted,
     duration,
+    joined,
     number,
     percent,
     share,
@@ -31,45 +35,19 @@ from sqsim.report.measures import (
 from sqsim.report.side_by_side import baseline, comparison_concurrency
 from sqsim.report.sources import Panel, Point
 
+_MOST = 6
+"""Sentences in the answer, its lead aside."""
+
 WORTH = 0.02
 """A change of run time below this share counts as no change: a stated rule, not a confidence bound."""
-
-
-def _joined(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _places(points: Sequence[Point], panel: Panel) -> str:
     """`from 32 tasks on` where every higher number of tasks belongs to it, else `at 8, 16 and 24 tasks`."""
     values = sorted({point.concurrency for point in points if point.concurrency is not None})
     if len(values) > 1 and values == panel.concurrencies[-len(values) :]:
-        return f"from {values[0]} tasks on"
-    return f"at {_joined([str(value) for value in values])} tasks"
-
-
-def _filling(panel: Panel) -> str | None:
-    if not any(fill.is_full(point) is not None for point in panel.points):
-        return None
-    loads = panel.concurrencies
-    several = len(loads) > 1
-    fills: dict[str, list[str]] = {}
-    for variant in panel.variants:
-        point = fill.fills_at(panel, variant)
-        place = (
-            f"from {point.concurrency} tasks at a time"
-            if point is not None and several
-            else "never"
-            if several
-            else "yes"
-            if point is not None
-            else "no"
-        )
-        fills.setdefault(place, []).append(variant)
-    if not fills.keys() - {"never", "no"}:
-        top = f", {'up to' if several else 'at'} {loads[-1]} tasks" if loads else ""
-        return f"KV never fills, with any variant{top}: memory is not what limits these runs."
-    parts = "; ".join(f"{_joined(names)} {place}" for place, names in fills.items())
-    return f"Where KV fills: {parts}." if several else f"Does KV fill? {parts}."
+        return f"from {counted(values[0], 'task')} on"
+    return f"at {joined([str(value) for value in values])} {'task' if values == [1] else 'tasks'}"
 
 
 def _cost(point: Point, base: Point | None) -> str | None:
@@ -77,7 +55,7 @@ def _cost(point: Point, base: Point | None) -> str | None:
     if aux is None or main is None or main == 0:
         return None
     parts = [
-        f"its aux threads generate {written(point.metrics[AUX_TOKENS.key])} tokens, {share(aux / main)} of main's output"
+        f"its aux threads generate {counted(point.metrics[AUX_TOKENS.key], 'token')}, {share(aux / main)} of main's output"
     ]
     reads_aux, reads = number(point.metrics.get(READS_AUX.key)), number(point.metrics.get(READS_MAIN.key))
     if reads_aux is not None and reads:
@@ -120,7 +98,7 @@ def _worth(panel: Panel, point: Point, base: Point) -> str | None:
     if top[0].concurrency is None or len(gains) == 1:
         text += f" by {share(-top[1])}{where(top[0]) or ' under this load'}"
     else:
-        text += f" {_places([pair[0] for pair in better], panel)}, most at {top[0].concurrency} tasks ({percent(top[1])})"
+        text += f" {_places([pair[0] for pair in better], panel)}, most at {counted(top[0].concurrency, 'task')} ({percent(top[1])})"
     others = [pair for pair in gains if pair not in better and pair[0].concurrency is not None]
     if others:
         least, most = (percent(pick(pair[1] for pair in others)) for pick in (min, max))
@@ -168,12 +146,10 @@ def _against_paper(point: Point, base: Point, panel: Panel) -> str | None:
 
 def _single(point: Point) -> list[str]:
     m = point.metrics
-    total = written(m.get("tasks_total"))
-    text = f"{point.variant}: {written(m.get(COMPLETED.key))} of {total} tasks completed in {written(m.get(RUN_TIME.key))} s"
+    total = counted(m.get("tasks_total"), "task")
+    text = f"{point.variant}: {written(m.get(COMPLETED.key))} of {total} completed in {written(m.get(RUN_TIME.key))} s"
     feels = f"task time {duration(m.get(TASK_P50.key))}, TTFT {duration(m.get(TTFT_P50.key))}, TPOT {duration(m.get(TPOT_P50.key))}"
     lines = [f"{text}, {written(m.get(OUTPUT_TOK_S.key))} main output tok/s. Medians: {feels}."]
-    if number(m.get(FAILED.key)):
-        lines.append(f"{written(m[FAILED.key])} tasks failed.")
     state = fill.is_full(point)
     if state is not None:
         lines.append(
@@ -186,16 +162,10 @@ def _single(point: Point) -> list[str]:
     return [*lines, *([cost] if cost and number(m.get(AUX_TOKENS.key)) else [])]
 
 
-def answer(panels: Sequence[Panel], with_published: bool) -> list[str]:
-    """Plain sentences on the first panel that compares variants, one on each further one, or what is missing for them."""
-    panel = next(
-        (p for kind in ("concurrency", "single") for p in panels if p.kind == kind and len(p.variants) > 1),
-        next((p for p in panels if p.points), None),
-    )
-    if panel is None:
-        return ["Nothing was run, so there is nothing to answer."]
+def _own(panel: Panel) -> list[str | None]:
+    """All that is said of the panel that the answer is about, the most important first."""
     if len(panel.points) == 1:
-        return _single(panel.points[0])
+        return list[str | None](_single(panel.points[0]))
     points = panel.at(comparison_concurrency(panel))
     base = baseline(points)
     sidequests = [point for point in points if point.policy == "sidequest"]
@@ -204,15 +174,60 @@ def answer(panels: Sequence[Panel], with_published: bool) -> list[str]:
         (p for p in sidequests if p.labels.get("after_eviction") == "in_place"),
         sidequests[0] if sidequests else None,
     )
-    lines: list[str | None] = [*headline(panel, base), _filling(panel)]
+    lines: list[str | None] = [*headline(panel, base)]
     if point is not None:
-        lines.append(_cost(point, base))
-        if base is not None:
-            lines.append(_worth(panel, point, base))
-            lines.append(_against_paper(point, base, panel) if with_published else None)
-    lines += [
-        elsewhere(other) for other in panels if other is not panel and other.kind in ("concurrency", "single")
-    ]
-    return [line for line in lines if line is not None] or [
-        "The metrics that the answer rests on are not available."
-    ]
+        lines += [None if base is None else _worth(panel, point, base), _cost(point, base)]
+        if base is not None and published.applies(panel):
+            lines.append(_against_paper(point, base, panel))
+    return lines
+
+
+class Answer(NamedTuple):
+    """What the page answers. `about` names the panel it is of, where there are several; `lead` comes before `lines`.
+
+    `left[ident]` are sentences that stand in a panel's own section, as there are more than fit here.
+    """
+
+    about: str | None
+    lead: str | None
+    lines: list[str]
+    left: dict[str, list[str]]
+
+
+def _failed(panels: Sequence[Panel]) -> list[str]:
+    """One sentence on the failures of all panels, if there are any."""
+    said: dict[str, list[str]] = {}
+    for panel in panels:
+        if (text := failing(panel)) is not None:
+            said.setdefault(text, []).append(panel.title)
+    several = len(panels) > 1
+    texts = [f"{'; '.join(titles)}: {text}" if several else text for text, titles in said.items()]
+    return [" ".join(texts)] if texts else []
+
+
+def answer(panels: Sequence[Panel]) -> Answer:
+    """One sentence on how many at a time and at most six more, on the first panel that compares variants."""
+    panel = next(
+        (p for kind in ("concurrency", "single") for p in panels if p.kind == kind and len(p.variants) > 1),
+        next((p for p in panels if p.points), None),
+    )
+    if panel is None:
+        return Answer(None, "Nothing was run, so there is nothing to answer.", [], {})
+    own = [line for line in _own(panel) if line is not None]
+    heads = own[:1] if len(panel.points) == 1 else [line for line in own if line.startswith(HEADS)]
+    said = [*heads, *_failed(panels), *(line for line in own if line not in heads)]
+    room = _MOST - len(said)
+    left: dict[str, list[str]] = {}
+    for other in panels:
+        if other is panel or other.kind not in ("concurrency", "single") or (text := elsewhere(other)) is None:
+            continue
+        if room > 0:
+            said.append(f"{other.title}: {text[0].lower()}{text[1:]}")
+            room -= 1
+        else:
+            left[other.ident] = [text]
+    left[panel.ident] = said[_MOST:]
+    first = lead(panel)
+    if not said and first is None:
+        first = "The metrics that the answer rests on are not available."
+    return Answer(panel.title if len(panels) > 1 else None, first, said[:_MOST], left)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqsim.report import fill, published
 from sqsim.report.figure import Figure, Trace, axis, concurrency_axis, grid, line, merged, plain
-from sqsim.report.markup import Choice, chooser, details, escape, table, value_cell, warning
+from sqsim.report.markup import Choice, chooser, details, escape, paragraph, table, value_cell, warning
 from sqsim.report.measures import (
     COMPLETED,
     FAILED,
@@ -27,6 +27,7 @@ from sqsim.report.measures import (
     TTFT_P90,
     TTFT_P99,
     Measure,
+    counted,
     full,
     number,
     written,
@@ -74,7 +75,7 @@ _PLOTS = (
 def _hover(point: Point, measure: Measure) -> str:
     value = full(point.metrics.get(measure.key))
     return (
-        f"<b>{plain(point.variant)}</b>, {point.concurrency} tasks at a time<br>"
+        f"<b>{plain(point.variant)}</b>, {counted(point.concurrency, 'task')} at a time<br>"
         f"{plain(measure.name)}: {value} {plain(measure.unit)}<br>{fill.why_full(point)}"
     )
 
@@ -174,38 +175,6 @@ def _table(panel: Panel) -> str:
     return table(head, rows, f"{panel.title}: every point", "data sortable", row_heads=2)
 
 
-def _places(points: Sequence[Point], panel: Panel) -> str:
-    if len(points) == len(panel.points) > 1:
-        return f"In each of the {len(points)} runs here"
-    if panel.swept != "concurrency" or None in {point.concurrency for point in points}:
-        return ", ".join(map(panel.name, points))
-    variants: dict[str, list[str]] = {}
-    for point in points:
-        variants.setdefault(point.variant, []).append(str(point.concurrency))
-    return ", ".join(f"{variant} · {', '.join(loads)} tasks at a time" for variant, loads in variants.items())
-
-
-def failures(panel: Panel) -> str:
-    """A warning that names the points with failed tasks, and why they failed; empty without any."""
-    bad: dict[str, list[Point]] = {}
-    for point in panel.points:
-        if number(point.metrics.get(FAILED.key)):
-            reasons = ", ".join(
-                f"{key.removeprefix('failed_')} {written(value)}"
-                for key, value in point.metrics.items()
-                if key.startswith("failed_") and number(value)
-            )
-            text = f"{written(point.metrics[FAILED.key])} of {written(point.metrics.get('tasks_total'))} ({reasons or 'no reason given'})"
-            bad.setdefault(text, []).append(point)
-    if not bad:
-        return ""
-    return warning(
-        "Some tasks failed. Their tokens count in throughput, their early end shortens the run, and they lower mean peak tokens. "
-        + "; ".join(f"{_places(points, panel)}: {text}" for text, points in bad.items())
-        + "."
-    )
-
-
 def curves(panel: Panel, palette: Palette, with_published: bool) -> str:
     """The key, four figures, and every number in them as a table."""
     if not panel.concurrencies:
@@ -231,6 +200,7 @@ def curves(panel: Panel, palette: Palette, with_published: bool) -> str:
     return "\n".join(
         [
             palette.key(panel.variants),
+            paragraph(filled) if (filled := fill.filling(panel)) is not None else "",
             f'<p class="rule"><span class="ring" aria-hidden="true"></span> {escape(fill.RULE)} The ring marks that point.</p>',
             one,
             grid(f'<div class="cell">{figure}</div>' for figure in figures),

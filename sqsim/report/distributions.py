@@ -10,7 +10,7 @@ import numpy as np
 from sqsim.report.figure import Figure, Trace, axis, grid, line, plain, rounded
 from sqsim.report.kept import Kept, Numbers, numbers
 from sqsim.report.markup import Choice, chooser, missing
-from sqsim.report.measures import written
+from sqsim.report.measures import counted, written
 from sqsim.report.palette import Palette
 from sqsim.report.sources import Panel, Point, Sources
 
@@ -94,7 +94,7 @@ def distributions(sources: Sources, palette: Palette) -> str:
     for panel in sources.panels:
         for concurrency in dict.fromkeys(point.concurrency for point in panel.kept):
             points = [point for point in panel.kept if point.concurrency == concurrency]
-            where = "the load as given" if concurrency is None else f"{concurrency} tasks at a time"
+            where = "the load as given" if concurrency is None else f"{counted(concurrency, 'task')} at a time"
             figures = grid(_figure(quantity, panel, points, palette).html() for quantity in _QUANTITIES)
             key = palette.key(dict.fromkeys(point.variant for point in points))
             choices.append(Choice(f"{panel.title}, {where}", key + figures))

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqsim.report.kept import Kept
 from sqsim.report.markup import Choice, chooser, escape, missing, table, value_cell
-from sqsim.report.measures import share, written
+from sqsim.report.measures import counted, share, written
 from sqsim.report.sources import Sources
 
 Row = dict[str, Any]
@@ -46,9 +46,9 @@ def _audit(kept: Kept, name: str, cap: int, ident: str) -> str:
     unknown = sum(row["used_later"] is None for row in rows)
     tokens = sum(row["tokens"] for row in rows)
     lead = (
-        f"{written(len(rows))} evictions cleared {written(tokens)} tokens; "
+        f"{counted(len(rows), 'eviction')} cleared {counted(tokens, 'token')}; "
         + (f"hindsight is not available for {written(unknown)} of them. " if unknown else "")
-        + f"{written(len(wrong))} evicted responses ({share(len(wrong) / len(rows))}; {written(sum(row['tokens'] for row in wrong))} tokens) were needed later. "
+        + f"{counted(len(wrong), 'evicted response')} ({share(len(wrong) / len(rows))}; {counted(sum(row['tokens'] for row in wrong), 'token')}) {'was' if len(wrong) == 1 else 'were'} needed later. "
     )
     shown = rows[:cap]
     capped = (
@@ -56,11 +56,12 @@ def _audit(kept: Kept, name: str, cap: int, ident: str) -> str:
         if len(shown) < len(rows)
         else "The table holds all of them: those needed later first, then by time."
     )
+    rows_shown = counted(len(shown), "row")
     controls = (
         f'<p class="filter"><label for="{ident}-text">Show rows that contain</label> '
         f'<input id="{ident}-text" type="search" data-filter="{ident}" autocomplete="off"> '
         f'<label><input type="checkbox" data-wrong="{ident}" autocomplete="off"> only those needed later</label> · '
-        f'<output data-count="{ident}" aria-live="polite">{len(shown):,} rows</output></p>'
+        f'<output data-count="{ident}" aria-live="polite">{rows_shown}</output></p>'
     )
     body = table(_HEAD, [_cells(row) for row in shown], f"Evictions of {name}", "data sortable audit")
     return f'<p>{escape(lead + capped)}</p>{controls}<div id="{ident}">{body}</div>'

@@ -8,11 +8,19 @@ from typing import Any
 
 from sqsim.report.kept import Kept
 from sqsim.report.markup import EVIDENCE, badge, badged, details, escape, missing, section, table
-from sqsim.report.measures import written
+from sqsim.report.measures import counted, number, written
 from sqsim.report.ranges import by_term
 from sqsim.report.sources import Sources
 
 Run = dict[str, Any]
+
+RECORDINGS = 34
+"""In tests/data/sglang-schedules, which a test holds this number against."""
+
+SCHEDULER = (
+    f"SGLang 0.5.23's rules, held against {RECORDINGS} recorded schedules without a difference (sqsim lockstep)"
+)
+SESSIONS = "our plugin's design; not in stock SGLang, held by no recording yet: assumed"
 
 
 def _profile(run: Run) -> str:
@@ -26,6 +34,11 @@ def _profile(run: Run) -> str:
         kinds.setdefault(str(kind), []).append(str(term))
     by = "; ".join(f"{badged(kind)} {escape(', '.join(names))}" for kind, names in kinds.items())
     return f"<code>{escape(name)}</code>{f': {by}' if by else ''}"
+
+
+def _chosen(run: Run) -> str:
+    profile = run.get("profile")
+    return escape(profile.get("chosen") or "not stated") if isinstance(profile, dict) else "not stated"
 
 
 def _capacity(run: Run) -> str:
@@ -57,7 +70,7 @@ def _references(run: Run) -> str:
     if not isinstance(found, dict):
         return badged(found or "not available")
     return ", ".join(
-        f"{badged(kind)} for {escape(written(count))} tasks of the trace" for kind, count in found.items()
+        f"{badged(kind)} for {escape(counted(count, 'task'))} of the trace" for kind, count in found.items()
     )
 
 
@@ -76,6 +89,7 @@ _FACTS: tuple[tuple[str, Callable[[Run], str]], ...] = (
     ("Runs", _kind),
     ("Model and GPU", _system),
     ("Step times", _profile),
+    ("Why this profile", _chosen),
     ("KV capacity", _capacity),
     ("Traces", _traces),
     ("References (when a response is used last)", _references),
@@ -89,7 +103,9 @@ def _rows(kept: list[Kept]) -> list[list[str]]:
         for record in kept:
             text = fact(record.run)
             values[text] = values.get(text, 0) + 1
-        cells = [f"{text} ({count} runs)" if len(values) > 1 else text for text, count in values.items()]
+        cells = [
+            f"{text} ({counted(count, 'run')})" if len(values) > 1 else text for text, count in values.items()
+        ]
         rows.append([escape(name), "<br>".join(cells)])
     if any("out_of_range" in record.run for record in kept):
         extrapolated = '<a href="#provenance">ranges</a>'
@@ -97,17 +113,49 @@ def _rows(kept: list[Kept]) -> list[list[str]]:
     return rows
 
 
+def _decisions(sources: Sources) -> str | None:
+    """How good SideQuest's decisions are taken to be; a record may say that its own are not assumed."""
+    found: dict[str, dict[str, set[float]]] = {}
+    held = {"policy.recall", "policy.false_rate"}
+    for point in (point for panel in sources.panels for point in panel.points if point.policy == "sidequest"):
+        known = point.kept is not None and not held & set(point.kept.run.get("assumed") or ())
+        kinds = found.setdefault("calibrated" if known else "assumed", {})
+        for label, name in (("recall", "recall"), ("false_rate", "false rate")):
+            if (value := number(point.labels.get(label))) is not None:
+                kinds.setdefault(name, set()).add(value)
+    lines = (
+        f"{kind}: "
+        + "; ".join(f"{name} {', '.join(f'{v:g}' for v in sorted(values))}" for name, values in kinds.items())
+        for kind, kinds in found.items()
+        if kinds
+    )
+    return "<br>".join(map(badged, lines)) or None
+
+
+def _model_rows(sources: Sources) -> list[list[str]]:
+    """What the simulator itself rests on, for what is shown."""
+    points = [point for panel in sources.panels for point in panel.points]
+    simulated = [point for point in points if point.metrics.get("simulated", True)]
+    rows = []
+    if simulated:
+        rows.append(["Scheduler", badged(SCHEDULER)])
+    if any(point.labels.get("cache") == "session" for point in simulated):
+        rows.append(["In-place eviction, forks and release of idle sessions", badged(SESSIONS)])
+    if (decisions := _decisions(sources)) is not None:
+        rows.append(["Decision quality (recall, false rate)", decisions])
+    return rows
+
+
 def evidence(sources: Sources) -> str:
     """The section: facts of the kept records, evidence a panel declares, and what the marks mean."""
     kept = [record for _, _, record in sources.kept]
-    facts = (
-        table(["", "in the kept runs"], _rows(kept), "What the runs rest on", "data keys")
-        if kept
-        else missing(
+    rows = [*(_rows(kept) if kept else []), *_model_rows(sources)]
+    facts = table(["", "in the kept runs" if kept else ""], rows, "What the runs rest on", "data keys")
+    if not kept:
+        facts += missing(
             "No source keeps a full record, so profile, capacity and traces are known only as far as the panels say them.",
             "sqsim run SCENARIO --output-dir DIR",
         )
-    )
     synthesised = any("synthesised" in (record.run.get("references") or {}) for record in kept)
     warn = (
         f'<p class="warning"><strong>Note.</strong> References are {badge("synthesised")}: when a response is used last was drawn from a '

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqsim.report.measures import KV_PEAK, RELEASED, RETRACTIONS, number, written
+from sqsim.report.measures import KV_PEAK, RELEASED, RETRACTIONS, counted, joined, number, written
 from sqsim.report.sources import Panel, Point
 
 FULL = 0.95
@@ -32,3 +32,29 @@ def why_full(point: Point) -> str:
 def fills_at(panel: Panel, variant: str) -> Point | None:
     """The first point, by concurrency, at which this variant fills the cache."""
     return next((point for point in panel.of(variant) if is_full(point)), None)
+
+
+def filling(panel: Panel) -> str | None:
+    """Which variant fills the cache, and from which load on; None where no metrics say."""
+    if not any(is_full(point) is not None for point in panel.points):
+        return None
+    loads = panel.concurrencies
+    several = len(loads) > 1
+    fills: dict[str, list[str]] = {}
+    for variant in panel.variants:
+        point = fills_at(panel, variant)
+        place = (
+            f"from {counted(point.concurrency, 'task')} at a time"
+            if point is not None and several
+            else "never"
+            if several
+            else "yes"
+            if point is not None
+            else "no"
+        )
+        fills.setdefault(place, []).append(variant)
+    if not fills.keys() - {"never", "no"}:
+        top = f", {'up to' if several else 'at'} {counted(loads[-1], 'task')} at a time" if loads else ""
+        return f"KV never fills, with any variant{top}: memory is not what limits these runs."
+    parts = "; ".join(f"{joined(names)} {place}" for place, names in fills.items())
+    return f"Where KV fills: {parts}." if several else f"Does KV fill? {parts}."

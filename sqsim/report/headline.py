@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqsim.report import losses
-from sqsim.report.measures import OUTPUT_TOK_S, Measure, change, number, percent, written
+from sqsim.report.measures import OUTPUT_TOK_S, Measure, change, counted, number, percent, written
 from sqsim.report.side_by_side import baseline
 from sqsim.report.sources import Panel, Point
+
+HEADS = ("Highest throughput:", "Highest of the careful")
+"""How the sentences of `headline` begin."""
 
 
 def best(points: Sequence[Point], measure: Measure) -> Point | None:
@@ -18,7 +21,7 @@ def best(points: Sequence[Point], measure: Measure) -> Point | None:
 
 def where(point: Point) -> str:
     """` at 48 tasks`, or nothing where the load is given otherwise."""
-    return "" if point.concurrency is None else f" at {point.concurrency} tasks"
+    return "" if point.concurrency is None else f" at {counted(point.concurrency, 'task')}"
 
 
 def _rate(point: Point, panel: Panel, unit: str = "") -> str:
@@ -31,7 +34,7 @@ def _against(point: Point, base: Point | None, panel: Panel) -> str:
     if base is None:
         return ""
     if point.variant == base.variant:
-        return ", so no policy here beats evicting nothing" if any(map(losses.evicts, panel.points)) else ""
+        return ", so nothing that evicts beats it here" if any(map(losses.evicts, panel.points)) else ""
     own = best(panel.of(base.variant), OUTPUT_TOK_S)
     if own is None:
         return ""
@@ -61,9 +64,13 @@ def headline(panel: Panel, base: Point | None) -> list[str]:
         text += ", and with trajectories held fixed that costs it nothing here" if losses.lost(top) else ""
     lines = [f"{text}."]
     if careful is not None:
-        own = f"; {losses.loss(careful)}" if losses.evicts(careful) else ", which evicts nothing"
+        if base is not None and careful.variant == base.variant:
+            own = ", as nothing that evicts is both careful and faster"
+        else:
+            own = _against(careful, base, panel)
+            own += f"; {losses.loss(careful)}" if losses.evicts(careful) else ", which evicts nothing"
         lines.append(
-            f"Highest of the careful ({losses.RULE}): {careful.variant}, {_rate(careful, panel)}{_against(careful, base, panel)}{own}."
+            f"Highest of the careful ({losses.RULE}): {careful.variant}, {_rate(careful, panel)}{own}."
         )
     oracle = best([point for point in panel.points if point.is_oracle], OUTPUT_TOK_S)
     if oracle is not None:
@@ -74,15 +81,20 @@ def headline(panel: Panel, base: Point | None) -> list[str]:
 
 
 def elsewhere(panel: Panel) -> str | None:
-    """One sentence on a further panel: who is fastest there, and at what loss."""
+    """A sentence or two on a further panel, which stand without its title: who is fastest there, and at what loss."""
     top, careful = _leaders(panel)
-    if top is None or len(panel.variants) < 2:
+    if top is None:
         return None
+    if len(panel.variants) < 2:
+        return (
+            f"{top.variant} reaches {_rate(top, panel, ' tok/s')}, and nothing in its panel to compare it with."
+        )
     base = baseline(panel.points)
-    text = f"{panel.title}: highest throughput with {top.variant}, {_rate(top, panel, ' tok/s')}{_against(top, base, panel)}"
+    text = f"Highest throughput with {top.variant}, {_rate(top, panel, ' tok/s')}{_against(top, base, panel)}"
     if losses.evicts(top):
         text += f"; {losses.loss(top)}"
     if careful is not None:
+        against = "" if base is not None and careful.variant == base.variant else _against(careful, base, panel)
         loss = f"; {losses.loss(careful)}" if losses.evicts(careful) else ""
-        text += f". Of the careful: {careful.variant}, {_rate(careful, panel)}{_against(careful, base, panel)}{loss}"
+        text += f". Of the careful: {careful.variant}, {_rate(careful, panel)}{against}{loss}"
     return f"{text}."

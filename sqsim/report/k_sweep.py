@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqsim.report.concurrency import failures
+from sqsim.report.failures import failures
 from sqsim.report.figure import Figure, Trace, axis, grid, line, plain
 from sqsim.report.markup import escape, missing
 from sqsim.report.measures import (

@@ -1,9 +1,8 @@
-"""What a run is called: its labels from its scenario, and names that tell runs of one policy apart."""
+"""What a run is called: its labels from its scenario, and the name of its variant."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from sqsim.report.measures import Value
@@ -41,17 +40,6 @@ def labels_of(run: dict[str, Any]) -> dict[str, Value]:
         "concurrency": load.get("concurrency"),
         "k": policy.get("k"),
         "recall": policy.get("recall"),
+        "false_rate": policy.get("false_rate"),
     }
     return {key: value for key, value in labels.items() if value is not None}
-
-
-def told_apart(runs: Sequence[tuple[Path, dict[str, Any]]]) -> list[str]:
-    """What distinguishes runs that would bear the same name: `k = 8`, where their scenarios differ, else the directory."""
-    scenarios = [dict(flat(run.get("scenario") or {})) for _, run in runs]
-    keys = sorted({key for scenario in scenarios for key in scenario})
-    differing = [key for key in keys if len({str(scenario.get(key)) for scenario in scenarios}) > 1]
-    names = [
-        ", ".join(f"{key.removeprefix('policy.')} = {scenario.get(key, 'unset')}" for key in differing)
-        for scenario in scenarios
-    ]
-    return names if len(set(names)) == len(names) else [str(path) for path, _ in runs]

@@ -6,7 +6,7 @@ No throughput is shown as the best without these numbers beside it.
 
 from __future__ import annotations
 
-from sqsim.report.measures import EVICTED_THEN_USED, EVICTIONS, number, share, written
+from sqsim.report.measures import EVICTED_THEN_USED, EVICTIONS, counted, number, share, written
 from sqsim.report.sources import Point
 
 CAREFUL = 0.10
@@ -38,5 +38,6 @@ def loss(point: Point) -> str:
     """`2,615 of its 7,795 evicted responses (33.5 %) were needed later`."""
     if lost(point) is None:
         return "how many of its evicted responses were needed later is not available"
-    needed, evicted = (written(point.metrics.get(m.key)) for m in (EVICTED_THEN_USED, EVICTIONS))
-    return f"{needed} of its {evicted} evicted responses ({share(lost(point))}) were needed later"
+    needed, evicted = (point.metrics.get(m.key) for m in (EVICTED_THEN_USED, EVICTIONS))
+    were = "was" if needed == 1 else "were"
+    return f"{written(needed)} of its {counted(evicted, 'evicted response')} ({share(lost(point))}) {were} needed later"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 Value = bool | int | float | str | None
@@ -159,6 +160,16 @@ def written(value: Value) -> str:
         text = f"{as_number:.{min(9, 3 - math.floor(math.log10(size)))}f}"
         text = text.rstrip("0").rstrip(".")
     return text.replace("-", "−")
+
+
+def counted(value: Value, one: str, many: str = "") -> str:
+    """A number with its noun: `1 task`, `24 tasks`."""
+    return f"{written(value)} {one if number(value) == 1 else many or f'{one}s'}"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def percent(change: float | None) -> str:

@@ -82,7 +82,7 @@
         row.hidden = (text !== '' && !row.textContent.toLowerCase().includes(text)) || (wrong.checked && !(used > 0));
         if (!row.hidden) shown += 1;
       });
-      count.textContent = shown.toLocaleString('en') + ' rows';
+      count.textContent = shown.toLocaleString('en') + (shown === 1 ? ' row' : ' rows');
     };
     input.addEventListener('input', filter);
     wrong.addEventListener('change', filter);

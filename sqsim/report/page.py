@@ -14,19 +14,23 @@ from sqsim import __version__
 from sqsim.errors import InputError
 from sqsim.report import published
 from sqsim.report.answer import answer
-from sqsim.report.concurrency import curves, failures
+from sqsim.report.concurrency import curves
 from sqsim.report.distributions import distributions
 from sqsim.report.evictions import audit
 from sqsim.report.evidence import evidence
+from sqsim.report.failures import failures
 from sqsim.report.k_sweep import k_sweep
+from sqsim.report.loading import load
 from sqsim.report.markup import badged, escape, missing, paragraph, section, unbroken, warning
+from sqsim.report.measures import counted
 from sqsim.report.memory import over_time
 from sqsim.report.palette import Palette
 from sqsim.report.provenance import provenance
 from sqsim.report.recall_sweep import recall_sweep
 from sqsim.report.side_by_side import compare
-from sqsim.report.sources import Panel, Sources, load
+from sqsim.report.sources import Panel, Sources
 from sqsim.report.timelines import timelines
+from sqsim.report.words import words
 
 HELD = (
     "The recorded trajectory is held fixed: an agent that loses a response might act differently, "
@@ -56,21 +60,22 @@ def _asset(name: str) -> str:
     return (importlib.resources.files("sqsim.report") / name).read_text(encoding="utf-8")
 
 
-def _belongs(panel: Panel) -> bool:
-    """Whether the paper's numbers belong beside this panel."""
-    traces = [point.kept.run.get("traces") for point in panel.kept if point.kept is not None]
-    return published.applies(panel.title, panel.note, panel.evidence, traces)
-
-
-def _note(panel: Panel) -> str:
+def _note(panel: Panel, said: Sequence[str]) -> str:
     parts = [f"<p>{badged(panel.note)}</p>" if panel.note else ""]
     parts.append(f'<p class="evidence">Evidence: {badged(panel.evidence)}</p>' if panel.evidence else "")
+    parts += map(warning, panel.warnings)
+    parts.append(_list("found", said))
     return "".join(parts)
 
 
-def _panel(panel: Panel, sources: Sources, palette: Palette) -> str:
+def _list(kind: str, lines: Sequence[str]) -> str:
+    items = "".join(f"<li>{_emphasised(line)}</li>" for line in lines)
+    return f'<ul class="{kind}">{items}</ul>' if lines else ""
+
+
+def _panel(panel: Panel, sources: Sources, palette: Palette, said: Sequence[str]) -> str:
     others = [other for other in sources.panels if other is not panel]
-    with_published = _belongs(panel)
+    with_published = published.applies(panel)
     opened = panel is sources.panels[0]
     match panel.kind:
         case "k_sweep":
@@ -82,7 +87,7 @@ def _panel(panel: Panel, sources: Sources, palette: Palette) -> str:
             content = curves(panel, palette, with_published) + failures(panel) + side
         case _:
             content = failures(panel) + compare(panel, palette, with_published, opened)
-    return section(panel.ident, panel.title, _note(panel), content)
+    return section(panel.ident, panel.title, _note(panel, said), content)
 
 
 def _first_record(sources: Sources) -> int:
@@ -140,20 +145,26 @@ def _body(sources: Sources, detail: _Detail) -> str:
     start = _first_record(sources)
     incomplete = [sources.name(panel, point) for panel, point, record in sources.kept if not record.complete]
     asked = sources.asked or _asked(sources)
-    lines = answer(sources.panels, any(_belongs(panel) for panel in sources.panels))
+    found = answer(sources.panels)
     opening = section("asked", "What was asked", *map(paragraph, asked))
-    found = section(
+    answered = section(
         "answer",
         "The answer",
-        f'<ul class="answer">{"".join(f"<li>{_emphasised(line)}</li>" for line in lines)}</ul>',
+        f'<p class="about">For “{escape(found.about)}”:</p>' if found.about else "",
+        f'<p class="lead">{unbroken(found.lead)}</p>' if found.lead else "",
+        _list("answer", found.lines),
         paragraph("Accuracy is not predicted here: no outcome model is part of this version."),
         *(
             warning(f"{name}: the run was not completed; its numbers are of what it did.")
             for name in incomplete
         ),
+        *map(warning, dict.fromkeys(text for panel in sources.panels for text in panel.warnings)),
     )
     sections: list[tuple[str, str, str]] = [("evidence", "On what evidence", evidence(sources))]
-    sections += [(panel.ident, panel.title, _panel(panel, sources, palette)) for panel in sources.panels]
+    sections += [
+        (panel.ident, panel.title, _panel(panel, sources, palette, found.left.get(panel.ident, ())))
+        for panel in sources.panels
+    ]
     for ident, title, content in (
         ("memory", "KV over time", over_time(sources, start)),
         ("timelines", "A few tasks, step by step", timelines(sources, start)),
@@ -165,7 +176,7 @@ def _body(sources: Sources, detail: _Detail) -> str:
     if absent := _absent(sources):
         sections.append(("absent", "What this page does not show", absent))
     contents = _contents([("answer", "The answer"), *((ident, title) for ident, title, _ in sections)])
-    return "\n".join([opening, found, contents, *(content for *_, content in sections)])
+    return "\n".join([opening, words(), answered, contents, *(content for *_, content in sections)])
 
 
 def _page(sources: Sources, detail: _Detail) -> str:
@@ -194,15 +205,22 @@ def _emphasised(line: str) -> str:
 def _asked(sources: Sources) -> list[str]:
     """The question that plain records answer, from their scenarios; one sentence for each kind of run."""
     questions: dict[str, None] = {}
-    names = sources.variants
-    policies = f" Compared: {', '.join(names)}." if len(names) > 1 else ""
-    for _, point, record in sources.kept:
+    panels = sources.panels
+    if len(panels) > 1:
+        questions[
+            "How do these runs fare: how fast, and with how much memory? They differ in their traces, tasks, model, GPU or kind of load, "
+            f"and stand in {len(panels)} panels: runs of different panels say nothing about each other, and no change is computed between them."
+        ] = None
+    for panel, point, record in sources.kept if len(panels) == 1 else ():
+        names = panel.variants
+        policies = f" Compared: {', '.join(names)}." if len(names) > 1 else ""
         scenario = record.run.get("scenario") or {}
         traces = ", ".join(PurePosixPath(str(one.get("path"))).name for one in record.run.get("traces") or [])
         gpu = (scenario.get("engine") or {}).get("gpu", "a GPU")
         load = "under the load as given" if point.concurrency is None else f"{point.concurrency} at a time"
+        tasks = record.tasks.num_rows
         questions[
-            f"How do {record.tasks.num_rows:,} tasks of {traces or 'a trace'} fare on {scenario.get('model', 'a model')} and {gpu}, "
+            f"How {'does' if tasks == 1 else 'do'} {counted(tasks, 'task')} of {traces or 'a trace'} fare on {scenario.get('model', 'a model')} and {gpu}, "
             f"{load}: how fast, and with how much memory?{policies}"
         ] = None
     return list(questions) or ["What do these runs show?"]

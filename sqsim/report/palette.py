@@ -56,6 +56,13 @@ _SHAPES = {
 }
 
 
+def _spare(number: int) -> Look:
+    """The spare looks in turn; from the second turn on with the marker and the dash of another one."""
+    turn, place = divmod(number, len(_SPARE))
+    shape = _SPARE[(place + turn) % len(_SPARE)]
+    return Look(_SPARE[place].colour, shape.marker, shape.dash)
+
+
 class Palette:
     """Looks of all variants of one page, in order of first appearance.
 
@@ -71,7 +78,7 @@ class Palette:
             if variant in _KNOWN:
                 self._looks[variant] = _KNOWN[variant]
             else:
-                self._looks[variant] = _SPARE[spare % len(_SPARE)]
+                self._looks[variant] = _spare(spare)
                 spare += 1
 
     def look(self, variant: str) -> Look:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sqsim.report.sources import Panel
+
 
 class Published(NamedTuple):
     """One published comparison. `low` and `high` are relative changes; equal where the paper prints one."""
@@ -46,6 +48,10 @@ COLOUR = "#6a3d9a"
 WHERE = "published: gpt-oss-20b, medium effort, one H100, SGLang, FRAMES"
 
 
-def applies(*descriptions: object) -> bool:
-    """Whether published numbers belong beside a panel: only where it names FRAMES or the paper."""
-    return any(word in str(text).lower() for text in descriptions for word in ("frames", "paper"))
+_SYSTEM = ("gpt-oss-20b", "h100-sxm")
+"""What the paper measured on, as scenarios name it."""
+
+
+def applies(panel: Panel) -> bool:
+    """Whether the paper's numbers belong beside a panel: it asks for them, and all of it ran on the paper's system."""
+    return panel.published == "sidequest" and panel.systems == {_SYSTEM}

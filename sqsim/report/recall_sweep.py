@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from sqsim.report import published
-from sqsim.report.concurrency import failures
+from sqsim.report.failures import failures
 from sqsim.report.figure import Figure, Trace, axis, grid, line, plain
 from sqsim.report.markup import badge, escape, missing, unbroken
 from sqsim.report.measures import (
@@ -97,7 +98,7 @@ def _why(base: Point, oracle: Level, missed: Sequence[float]) -> str | None:
 
 def _figure(
     measure: Measure,
-    known: published.Published,
+    known: published.Published | None,
     series: Sequence[Series],
     base: Point,
     oracle: Point | None,
@@ -117,7 +118,7 @@ def _figure(
         f"{name}: " + ", ".join(f"{percent(y)} at recall {x:g}" for x, y in _changes(points, base, measure))
         for name, points in series
     )
-    caption = "Follow the curve to where it enters the band."
+    caption = _caption(known, [_changes(points, base, measure) for _, points in series])
     if oracle is not None and (level := _change(oracle, base, measure)) is not None:
         recalls = [number(p.labels["recall"]) or 0.0 for one in series for p in one.points]
         hover = [f"<b>{plain(oracle.variant)}</b>: {percent(level)} against {plain(base.variant)}"] * 2
@@ -126,11 +127,33 @@ def _figure(
         traces.append(line(oracle.variant, look, ends, [100 * level] * 2, hover, mode="lines"))
         summary += f"; {oracle.variant}: {percent(level)}"
         caption += f" Level line: {oracle.variant}, {percent(level)}."
-    low, high = 100 * known.low, 100 * known.high
     drawn = [value for trace in traces for value in trace["y"] if value is not None]
-    layout = {
+    bottom = min([0 if known is None else 100 * known.low, *drawn])
+    layout: dict[str, Any] = {
         "xaxis": axis("recall (probability)"),
-        "yaxis": axis(f"change against {base.variant} (%)", range=[min([low, *drawn]) - 4, max([0, *drawn]) + 3]),
+        "yaxis": axis(f"change against {base.variant} (%)", range=[bottom - 4, max([0, *drawn]) + 3]),
+    }
+    if known is None:
+        return Figure(f"{measure.name}, change", caption, f"{summary}.", traces, layout)
+    layout |= _band(100 * known.low, 100 * known.high, known.change)
+    return Figure(f"{measure.name}, change", caption, f"{summary}. Published: {known.change}.", traces, layout)
+
+
+def _caption(known: published.Published | None, curves: Sequence[Sequence[tuple[float, float]]]) -> str:
+    if known is None:
+        return "Lower is better."
+    enters = any(
+        crossing(curve, known.high) is not None or any(known.low <= y <= known.high for _, y in curve)
+        for curve in curves
+    )
+    if enters:
+        return "Follow the curve to where it enters the band."
+    return "No curve of this sweep enters the band."
+
+
+def _band(low: float, high: float, change: str) -> dict[str, Any]:
+    """What the paper prints, as a band behind the curves (%)."""
+    return {
         "shapes": [
             {
                 "type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": low, "y1": high,
@@ -141,11 +164,10 @@ def _figure(
             {
                 # At the far end of the band, which curves and the oracle enter from above.
                 "xref": "paper", "x": 0.01, "xanchor": "left", "y": low, "yanchor": "bottom", "showarrow": False,
-                "text": f"published: {known.change}", "font": {"size": 12, "color": published.COLOUR},
+                "text": f"published: {change}", "font": {"size": 12, "color": published.COLOUR},
             }
         ],
     }  # fmt: skip
-    return Figure(f"{measure.name}, change", caption, f"{summary}. Published: {known.change}.", traces, layout)
 
 
 def recall_sweep(panel: Panel, others: Sequence[Panel], palette: Palette) -> str:
@@ -163,7 +185,8 @@ def recall_sweep(panel: Panel, others: Sequence[Panel], palette: Palette) -> str
         ) + numbers_table(panel, series, ())
     base = reference.point
     lines, missed = list[str](), list[float]()
-    for one in series:
+    shown_beside = published.applies(panel)
+    for one in series if shown_beside else ():
         own, not_reached = _reached(one, base)
         lines += own
         missed += not_reached
@@ -172,18 +195,26 @@ def recall_sweep(panel: Panel, others: Sequence[Panel], palette: Palette) -> str
     found = "".join(f"<li>{unbroken(text)}</li>" for text in lines)
     names = [*(one.name for one in series), *([] if oracle is None else [oracle.point.variant])]
     figures = [
-        _figure(measure, known, series, base, None if oracle is None else oracle.point, palette).html()
+        _figure(
+            measure,
+            known if shown_beside else None,
+            series,
+            base,
+            None if oracle is None else oracle.point,
+            palette,
+        ).html()
         for measure, known in ((PEAK_TOKENS, published.PEAK_TOKENS), (READS_MAIN, published.KV_READS))
     ]
     compared = (
         "Recall is the probability that an aux thread names a response that has expired. "
         f"Compared with {base.variant}{source(panel, reference, oracle)}."
     )
+    bands = f" Bands are {badge('published')}."
     return "".join(
         [
             palette.key(dict.fromkeys(names)),
-            f'<ul class="found">{found}</ul>',
-            f"<p>{escape(compared)} Bands are {badge('published')}.</p>",
+            f'<ul class="found">{found}</ul>' if found else "",
+            f"<p>{escape(compared)}{bands if shown_beside else ''}</p>",
             grid(figures),
             numbers_table(panel, series, (reference, oracle)),
             failures(panel),

@@ -25,6 +25,7 @@ from sqsim.report.measures import (
     TTFT_P50,
     Measure,
     change,
+    counted,
     full,
     number,
     percent,
@@ -226,7 +227,7 @@ def compare(panel: Panel, palette: Palette, with_published: bool, opened: bool) 
         where.append(None)
     choices = [
         Choice(
-            f"{value} tasks at a time" if value is not None else "the load as given",
+            f"{counted(value, 'task')} at a time" if value is not None else "the load as given",
             _comparison(panel, points, palette, with_published, opened or len(points) == 1),
         )
         for value in where

@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from sqsim.errors import RecordError
-from sqsim.metrics import metrics
-from sqsim.record import read_record
-from sqsim.report.kept import Kept, keep
-from sqsim.report.labels import labels_of, told_apart, variant_of
-from sqsim.report.measures import Value
-
-STUDY_SCHEMA = "sqsim-study/1"
+from sqsim.report.kept import Kept
+from sqsim.report.measures import Value, counted
 
 Kind = Literal["concurrency", "k_sweep", "recall_sweep", "single"]
 
 SWEPT = {"k_sweep": "k", "recall_sweep": "recall"}
 """What a panel varies, where that is not the concurrency."""
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-class _PointFile(_Part):
-    labels: dict[str, Value]
-    metrics: dict[str, Value]
-    record: str | None = None
-
-
-class _PanelFile(_Part):
-    id: str
-    kind: Kind
-    title: str
-    note: str = ""
-    evidence: str = ""
-    points: tuple[_PointFile, ...] = ()
-
-
-class _StudyFile(_Part):
-    schema_: Literal["sqsim-study/1"]
-    title: str
-    asked: str = ""
-    commands: tuple[str, ...] = ()
-    panels: tuple[_PanelFile, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +27,7 @@ class Point:
 
     @property
     def concurrency(self) -> int | None:
-        """Tasks at a time; None for an open or a recorded load."""
+        """Tasks at a time, as many as the run really had; None for an open or a recorded load."""
         value = self.labels.get("concurrency")
         return value if isinstance(value, int) else None
 
@@ -80,7 +44,11 @@ class Point:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Points that answer one question under one set of conditions."""
+    """Points that answer one question under one set of conditions.
+
+    `published` says whose published numbers belong beside it; `model` and `gpu` are what its source says of it,
+    if that says it. `origin` is the study it is of, None for plain records. `warnings` are sentences.
+    """
 
     ident: str
     kind: Kind
@@ -88,6 +56,11 @@ class Panel:
     note: str
     evidence: str
     points: tuple[Point, ...]
+    published: str | None = None
+    model: str | None = None
+    gpu: str | None = None
+    origin: Path | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def variants(self) -> list[str]:
@@ -119,7 +92,7 @@ class Panel:
         if self.swept != "concurrency" and point.labels.get(self.swept) is not None:
             parts.append(f"{'K' if self.swept == 'k' else self.swept} = {point.labels[self.swept]}")
         if point.concurrency is not None:
-            parts.append(f"{point.concurrency} tasks at a time")
+            parts.append(f"{counted(point.concurrency, 'task')} at a time")
         return " · ".join(parts)
 
     @property
@@ -128,14 +101,21 @@ class Panel:
         return [point for point in self.points if point.kept is not None]
 
     @property
+    def runs(self) -> Iterator[dict[str, Any]]:
+        """What run.json of each kept record says."""
+        return (point.kept.run for point in self.points if point.kept is not None)
+
+    @property
     def references(self) -> set[str]:
         """The kinds of references that the kept records rest on."""
-        return {
-            kind
-            for point in self.kept
-            if point.kept is not None
-            for kind in point.kept.run.get("references") or {}
-        }
+        return {kind for run in self.runs for kind in run.get("references") or {}}
+
+    @property
+    def systems(self) -> set[tuple[str, str]]:
+        """Model and GPU, of all kept records and as the panel itself names them."""
+        scenarios = [run.get("scenario") or {} for run in self.runs]
+        found = {(str(s.get("model")), str((s.get("engine") or {}).get("gpu"))) for s in scenarios}
+        return found | ({(self.model, self.gpu)} if self.model is not None and self.gpu is not None else set())
 
 
 @dataclass
@@ -180,108 +160,3 @@ class Sources:
     def panel(self, *kinds: Kind) -> list[Panel]:
         """The panels of these kinds."""
         return [panel for panel in self.panels if panel.kind in kinds]
-
-
-def _unique(panel: str, points: Iterable[Point], kind: Kind, troubles: list[str]) -> tuple[Point, ...]:
-    swept = SWEPT.get(kind, "concurrency")
-    kept: dict[tuple[str, Value, Value], Point] = {}
-    repeated = 0
-    for point in points:
-        key = (point.variant, point.labels.get(swept), point.concurrency)
-        repeated += key in kept
-        kept.setdefault(key, point)
-    if repeated:
-        troubles.append(
-            f"{panel}: {repeated} points repeat a variant at the same place; the first of each is shown."
-        )
-    return tuple(kept.values())
-
-
-class _Loader:
-    def __init__(self, pieces: int) -> None:
-        self.pieces, self.records, self.sources = pieces, dict[Path, Kept](), Sources()
-
-    def record(self, path: Path) -> Kept:
-        if path not in self.records:
-            self.records[path] = keep(path, self.pieces)
-        return self.records[path]
-
-    def study(self, path: Path) -> None:
-        file = path / "study.json"
-        try:
-            content = json.loads(file.read_bytes())
-            schema = content.pop("schema", None) if isinstance(content, dict) else None
-            if schema != STUDY_SCHEMA:
-                raise RecordError(f"{file}: schema is {schema!r}, this version reads {STUDY_SCHEMA!r}")
-            study = _StudyFile.model_validate({"schema_": schema, **content})
-        except (OSError, ValueError) as error:
-            reason = (
-                "; ".join(
-                    f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
-                    for one in error.errors(include_url=False)[:3]
-                )
-                if isinstance(error, ValidationError)
-                else str(error)
-            )
-            raise RecordError(f"{file}: cannot be read as a study ({reason}); run the study again") from error
-        mine = self.sources
-        mine.title = mine.title or study.title
-        mine.asked += [study.asked] if study.asked else []
-        mine.commands += study.commands
-        for panel in study.panels:
-            points = [self.point(path, panel.title, point) for point in panel.points]
-            mine.panels.append(
-                Panel(
-                    ident=f"panel-{len(mine.panels)}",
-                    kind=panel.kind,
-                    title=panel.title,
-                    note=panel.note,
-                    evidence=panel.evidence,
-                    points=_unique(panel.title, points, panel.kind, mine.troubles),
-                )
-            )
-
-    def point(self, study: Path, panel: str, point: _PointFile) -> Point:
-        kept = None
-        if point.record is not None:
-            try:
-                kept = self.record(study / point.record)
-            except RecordError as error:  # shown on the page: the rest of the study is still worth reading
-                self.sources.troubles.append(
-                    f"{panel}: the record {point.record} is named and cannot be shown: {error}"
-                )
-        return Point(variant_of(point.labels), dict(point.labels), dict(point.metrics), kept)
-
-    def runs(self, paths: Sequence[Path]) -> None:
-        records = [self.record(path) for path in paths]
-        labelled = [labels_of(kept.run) for kept in records]
-        places = [(variant_of(labels), labels.get("concurrency")) for labels in labelled]
-        for place in {place for place in places if places.count(place) > 1}:
-            alike = [number for number, other in enumerate(places) if other == place]
-            names = told_apart([(paths[number], records[number].run) for number in alike])
-            for number, name in zip(alike, names, strict=True):
-                labelled[number]["variant"] = f"{place[0]} ({name})"
-        points = [
-            Point(variant_of(labels), labels, metrics(read_record(path, True)), kept)
-            for path, labels, kept in zip(paths, labelled, records, strict=True)
-        ]
-        several = any(
-            len({point.concurrency for point in points if point.variant == variant}) > 1
-            for variant in {point.variant for point in points}
-        )
-        kind: Kind = "concurrency" if several else "single"
-        title = "The run" if len(points) == 1 else "The runs"
-        unique = _unique(title, points, kind, self.sources.troubles)
-        self.sources.panels.append(Panel(f"panel-{len(self.sources.panels)}", kind, title, "", "", unique))
-
-
-def load(paths: Sequence[Path], pieces: int) -> Sources:
-    """Read all sources; records are thinned to `pieces` pieces of time. RecordError names what cannot be read."""
-    loader = _Loader(pieces)
-    studies = [path for path in paths if (path / "study.json").is_file()]
-    for path in studies:
-        loader.study(path)
-    if runs := [path for path in dict.fromkeys(paths) if path not in studies]:
-        loader.runs(runs)
-    loader.sources.paths = list(paths)
-    return loader.sources

@@ -17,6 +17,7 @@ from sqsim.report.measures import (
     READS_MAIN,
     RUN_TIME,
     Measure,
+    Value,
     change,
     number,
     percent,
@@ -65,24 +66,27 @@ def _level(
 ) -> Level | None:
     if (own := pick(panel.points)) is not None:
         return Level(own, panel)
-    alike = {
-        (p.concurrency, p.metrics.get("kv_capacity_tokens"), p.metrics.get("tasks_total")) for p in panel.points
-    }
+    alike = {_work(p) for p in panel.points}
     for other in others:
-        fitting = [
-            p
-            for p in other.points
-            if (p.concurrency, p.metrics.get("kv_capacity_tokens"), p.metrics.get("tasks_total")) in alike
-        ]
+        if other.origin is None or other.origin != panel.origin or len(other.systems | panel.systems) > 1:
+            continue
+        fitting = [p for p in other.points if _work(p) in alike]
         if (found := pick(fitting)) is not None:
             return Level(found, other)
     return None
 
 
+def _work(point: Point) -> tuple[Value, ...]:
+    """What a run served, and where. Trajectories are held fixed, so that main's output identifies the tasks."""
+    keys = ("kv_capacity_tokens", "tasks_total", "tasks_failed", "output_tokens")
+    return (point.concurrency, *(point.metrics.get(key) for key in keys))
+
+
 def levels(panel: Panel, others: Sequence[Panel]) -> tuple[Level | None, Level | None]:
     """The run without eviction and the oracle's, from the panel itself or from another one.
 
-    Another panel's runs serve only under the same load, capacity and number of tasks.
+    Another panel's runs serve only where they are the same work on the same system: of the same study, under the
+    same load and capacity, with as many tasks that have as much output.
     """
     return _level(panel, others, baseline), _level(panel, others, _first_oracle)
 
@@ -90,7 +94,7 @@ def levels(panel: Panel, others: Sequence[Panel]) -> tuple[Level | None, Level |
 def source(panel: Panel, *shown: Level | None) -> str:
     """Where level lines come from, if not from the panel itself."""
     titles = dict.fromkeys(one.panel.title for one in shown if one is not None and one.panel is not panel)
-    return "".join(f" (from “{title}”: same load, capacity and number of tasks)" for title in titles)
+    return "".join(f" (from “{title}”: same study, tasks, load and capacity)" for title in titles)
 
 
 def numbers_table(panel: Panel, series: Sequence[Series], shown: Sequence[Level | None]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from sqsim.report.evictions import reason
 from sqsim.report.figure import Figure, Trace, axis, plain, rounded
 from sqsim.report.kept import Kept, numbers
 from sqsim.report.markup import Choice, chooser, missing
-from sqsim.report.measures import written
+from sqsim.report.measures import counted, written
 from sqsim.report.sources import Sources
 
 Row = dict[str, Any]
@@ -36,6 +37,8 @@ _PHASES = (
     _Phase("waits for tools", "end_s", "tool_end_s", "#dfe3e8", ""),
 )
 _AUX_COLOURS = {"applied": "#c1502e", "late": "#e59a7f", "cancelled": "#f0c9ba", "malformed": "#8c2d19"}
+_USER, _USER_COLOUR = "waits for the user", "#b5d3c0"
+_SHORTEST_S = 1e-6  # below it a gap is rounding
 _TASKS = 4
 
 
@@ -124,6 +127,20 @@ def _turn_hover(row: Row, phase: _Phase, start: float, end: float) -> str:
     return f"step {row['turn']}: <b>{phase.name}</b> {written(end - start)} s" + (f"<br>{more}" if more else "")
 
 
+def _user_waits(lanes: _Lanes, turns: list[Row]) -> list[tuple[str, str, float, float, str]]:
+    """Gaps between what a step waited for and the next step: a user who reads and writes."""
+    bars = []
+    turns = sorted(turns, key=lambda row: (row["task"], row["turn"]))
+    for row, following in pairwise(turns):
+        start = row["end_s"] if row["tool_end_s"] is None else row["tool_end_s"]
+        if row["task"] != following["task"] or start is None or following["submit_s"] - start < _SHORTEST_S:
+            continue
+        end = following["submit_s"]
+        hover = f"after step {row['turn']}: <b>{_USER}</b> {written(end - start)} s"
+        bars.append((row["task"], lanes.main[row["task"]], start, end, hover))
+    return bars
+
+
 def _traces(lanes: _Lanes) -> list[Trace]:
     turns, aux, evictions = (lanes.rows(table) for table in ("turns", "aux", "evictions"))
     traces: list[Trace] = []
@@ -135,6 +152,8 @@ def _traces(lanes: _Lanes) -> list[Trace]:
         ]
         if bars:
             traces.append(lanes.bar(phase.name, phase.colour, phase.pattern, bars))
+    if waits := _user_waits(lanes, turns):
+        traces.append(lanes.bar(_USER, _USER_COLOUR, ".", waits))
     for state, colour in _AUX_COLOURS.items():
         bars = [
             (
@@ -195,11 +214,17 @@ def _figure(kept: Kept, tasks: list[_Chosen], name: str) -> str:
     }
     turns, evictions = len(lanes.rows("turns")), len(lanes.rows("evictions"))
     summary = (
-        f"{name}: {len(lanes.tasks)} tasks with {turns} main steps, {len(lanes.rows('aux'))} aux threads and {evictions} evictions; "
+        f"{name}: {counted(len(lanes.tasks), 'task')} with {counted(turns, 'main step')}, {counted(len(lanes.rows('aux')), 'aux thread')} and {counted(evictions, 'eviction')}; "
         f"the run's last task ends at {written(max(ends, default=0.0))} s."
     )
     whose = "; ".join(f"{place + 1} ({chosen.task}): {chosen.why}" for place, chosen in enumerate(lanes.tasks))
-    caption = f"Each task starts at 0. Red is waiting for memory; grey is the tools' time, which no policy changes. Tasks: {whose}."
+    user = any(trace["name"] == _USER for trace in traces)
+    whose_time = (
+        "grey is the tools' time and green the user's, which no policy changes"
+        if user
+        else "grey is the tools' time, which no policy changes"
+    )
+    caption = f"Each task starts at 0. Red is waiting for memory; {whose_time}. Tasks: {whose}."
     return Figure("Time lines", caption, summary, traces, layout, height=150 + 42 * len(order)).html()
 
 

@@ -15,6 +15,7 @@ from sqsim.record import AUX, ENGINE, EVICTIONS, TASKS, TURNS, Rows, RunRecord, 
 
 CONCURRENCIES = (8, 16, 24, 32, 64, 96, 128, 256)
 CAPACITY = 620_000
+PAPER = {"published": "sidequest", "model": "gpt-oss-20b", "gpu": "h100-sxm"}
 
 # policy, cache, after_eviction, share of the resident tokens that stays, throughput lost to recomputation
 VARIANTS = {
@@ -136,6 +137,7 @@ def run_json(variant="none / radix", concurrency=24, **more):
         "context_length": 131_072,
         "profile": {
             "name": "h100-roofline",
+            "chosen": "its terms are measured on the H100",
             "evidence": {"step": "assumed", "moe": "derived", "decode_full": "measured"},
         },
         "assumed": ["policy.recall", "policy.false_rate", "policy.aux_tokens"] if policy == "sidequest" else [],
@@ -265,21 +267,28 @@ def study_json():
         "commands": ["make demo"],
         "panels": [
             panel("concurrency", "concurrency", "Throughput and task time against tasks at a time (FRAMES-like)", curves,
-                  note="424 synthesised FRAMES-like tasks at the KV capacity of the cost profile.", evidence="simulated; step times derived"),
+                  note="424 synthesised FRAMES-like tasks at the KV capacity of the cost profile.", evidence="simulated; step times derived", **PAPER),
             panel("assumed", "single", "At an assumed capacity: 24 FRAMES-like tasks that just fill memory", assumed,
-                  note="KV capacity is assumed: set so that none peaks at 0.977 with 24 tasks.", evidence="assumed capacity"),
+                  note="KV capacity is assumed: set so that none peaks at 0.977 with 24 tasks.", evidence="assumed capacity", **PAPER),
             panel("k", "k_sweep", "How often should the aux thread run? (K sweep)",
                   [point("sidequest / in_place", k=k) for k in (1, 2, 4, 8, 16)], evidence="simulated"),
             panel("recall", "recall_sweep", "How good must the decisions be? (recall sweep)",
                   [point("sidequest / in_place", recall=r) for r in (0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.0)],
-                  note="Recall is assumed: no record has calibrated it.", evidence="assumed"),
+                  note="Recall is assumed: no record has calibrated it.", evidence="assumed", **PAPER),
             panel("real", "concurrency", "A real trace: coding sessions", real, evidence="trace recorded; references derived"),
         ],
     }  # fmt: skip
 
 
-def panel(ident, kind, title, points, note="", evidence=""):
-    return {"id": ident, "kind": kind, "title": title, "note": note, "evidence": evidence, "points": points}
+def panel(ident, kind, title, points, note="", evidence="", **more):
+    return {
+        "id": ident,
+        "kind": kind,
+        "title": title,
+        "note": note,
+        "evidence": evidence,
+        "points": points,
+    } | more
 
 
 def write_study(directory: Path, study=None, records=True) -> Path:

@@ -18,6 +18,8 @@ from sqsim.record import write_record
 from sqsim.report import page as report
 from sqsim.report.page import HELD, build_page
 
+TITLE = "24 tasks of frames.jsonl.zst · gpt-oss-20b on h100-sxm · 6 at a time"
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
@@ -146,7 +148,7 @@ def test_a_single_run_makes_a_full_page_that_says_what_it_lacks(study):
 
 def test_several_records_are_compared(study):
     page = build_page([study / "records" / name for name in ("none-radix", "sidequest-in_place")])
-    assert pages.tables(page, "The runs: values, and their change against none / radix")
+    assert pages.tables(page, f"{TITLE}: values, and their change against none / radix")
 
 
 def test_runs_of_one_policy_are_all_shown_and_told_apart(tmp_path):
@@ -155,7 +157,7 @@ def test_runs_of_one_policy_are_all_shown_and_told_apart(tmp_path):
         record.run["scenario"]["policy"]["k"] = k
         write_record(record, tmp_path / f"k{k}")
     page = build_page([tmp_path / "k4", tmp_path / "k8"])
-    (table,) = pages.tables(page, "The runs: values")
+    (table,) = pages.tables(page, f"{TITLE}: values")
     assert [cell["text"] for cell in table["rows"][0][1:3]] == [
         "sidequestin_place (k = 4)",
         "sidequestin_place (k = 8)",
@@ -180,7 +182,7 @@ def test_failed_tasks_are_named_with_their_reason(tmp_path):
         }
 
     shown = re.sub(r"\s+", " ", pages.text(built(tmp_path, change)))
-    assert "none / radix · 96 tasks at a time: 3 of 424 (context_limit 3)." in shown
+    assert "none / radix · 96 tasks at a time: 3 of 424 tasks fail, context_limit." in shown
 
 
 def test_failures_that_every_run_shares_are_said_once(tmp_path):
@@ -191,8 +193,8 @@ def test_failures_that_every_run_shares_are_said_once(tmp_path):
             point["metrics"] |= {"tasks_failed": 1}
 
     shown = re.sub(r"\s+", " ", pages.text(built(tmp_path, change)))
-    assert "In each of the 48 runs here: 3 of 424 (context_limit 3)." in shown
-    assert "none / radix · 8, 24 tasks at a time: 1 of 424 (no reason given)." in shown
+    assert "3 of 424 tasks fail in every run of this panel: context_limit." in shown
+    assert "none / radix · 8, 24 tasks at a time: 1 of 424 tasks fails, no reason given." in shown
 
 
 def test_ranges_left_come_with_their_share_of_steps_the_most_frequent_first(tmp_path):
@@ -219,14 +221,14 @@ def test_traces_are_named_by_file_then_content_then_place(tmp_path):
     assert "tasks.jsonl.zst sha256 a021a055fd47 … ../../out/demo/tasks.jsonl.zst" in shown.replace("…", " …")
 
 
-def test_repeated_points_and_lost_records_are_said(tmp_path):
+def test_repeated_points_are_shown_and_lost_records_are_said(tmp_path):
     def change(study):
         panel = study["panels"][0]
         panel["points"].append(copy.deepcopy(panel["points"][0]))
         panel["points"][1]["record"] = "records/gone"
 
     shown = pages.text(built(tmp_path, change))
-    assert "1 points repeat a variant at the same place" in shown
+    assert "none / radix (run 49)" in shown
     assert "records/gone is named and cannot be shown" in shown
 
 

@@ -116,7 +116,7 @@ def test_every_figure_has_a_text_for_those_who_do_not_see_it(page):
     assert all(len(label) > 60 and "nan" not in label for label in labels)
 
 
-def test_published_numbers_stand_beside_frames_panels_only(page):
+def test_published_numbers_stand_beside_panels_that_ask_for_them_only(page):
     (assumed,) = pages.tables(page, "At an assumed capacity: 24 FRAMES-like tasks that just fill memory")
     assert "published" in assumed["rows"][0][-1]["text"]
     real = pages.tables(page, "A real trace: coding sessions: values")
@@ -148,7 +148,11 @@ def test_answer_says_who_is_best_where_kv_fills_what_it_costs_and_whether_it_pay
         f"Highest throughput: sidequest / in_place, {best[0]:,.0f} main output tok/s at {best[1]} tasks"
         in answer
     )
-    assert "none / radix and none / session from 32 tasks at a time" in answer
+    assert (
+        "Best throughput without evicting anything (none / session): 838.5 tok/s at 32 tasks at a time, KV full at 32; "
+        f"with sidequest / in_place: {best[0]:,.0f} at {best[1]}, KV full at 64." in answer
+    )
+    assert "none / radix and none / session from 32 tasks at a time" in shown, "in the panel"
     assert (
         "What sidequest / in_place costs at 32 tasks: its aux threads generate 320,544 tokens, 16.4 %" in answer
     )

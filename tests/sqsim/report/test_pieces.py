@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from sqsim.report.figure import rounded
 from sqsim.report.kept import peak_rows
-from sqsim.report.labels import flat, labels_of, told_apart, variant_of
+from sqsim.report.labels import flat, labels_of, variant_of
 from sqsim.report.measures import change, duration, exact, full, percent, share, written
 from sqsim.report.palette import Palette
 from sqsim.report.recall_sweep import crossing
@@ -49,15 +47,6 @@ def test_share(part, text):
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text
-
-
-def test_runs_of_one_name_are_told_apart_by_what_differs_else_by_their_place():
-    runs = [
-        (Path(name), {"scenario": {"policy": {"name": "sidequest", "k": k}}, "seed": 0})
-        for name, k in (("a", 4), ("b", 8))
-    ]
-    assert told_apart(runs) == ["k = 4", "k = 8"]
-    assert told_apart([runs[0], (Path("c"), runs[0][1])]) == ["a", "c"]
 
 
 def test_change_needs_two_numbers_and_a_base_that_is_not_zero():
