@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sqsim.report import fill, losses, published
 from sqsim.report.failures import failing
 from sqsim.report.headline import HEADS, best, elsewhere, headline, where
-from sqsim.report.lead import lead
+from sqsim.report.lead import interest, lead
 from sqsim.report.measures import (
     AUX_TOKENS,
     COMPLETED,
@@ -168,11 +168,11 @@ def _own(panel: Panel) -> list[str | None]:
         return list[str | None](_single(panel.points[0]))
     points = panel.at(comparison_concurrency(panel))
     base = baseline(points)
-    sidequests = [point for point in points if point.policy == "sidequest"]
-    # In place is the paper's own semantics.
+    wanted = best(interest(panel), OUTPUT_TOK_S)
+    sidequests = [p for p in interest(panel) if p in points and p.policy == "sidequest"]
+    # The variant that the lead names, where it ran under this load.
     point = next(
-        (p for p in sidequests if p.labels.get("after_eviction") == "in_place"),
-        sidequests[0] if sidequests else None,
+        (p for p in sidequests if wanted and p.variant == wanted.variant), next(iter(sidequests), None)
     )
     lines: list[str | None] = [*headline(panel, base)]
     if point is not None:
@@ -194,14 +194,13 @@ class Answer(NamedTuple):
     left: dict[str, list[str]]
 
 
-def _failed(panels: Sequence[Panel]) -> list[str]:
-    """One sentence on the failures of all panels, if there are any."""
+def _failed(panels: Sequence[Panel], own: Panel) -> list[str]:
+    """What fails in any panel, in one item; the panel that the answer is about needs no title."""
     said: dict[str, list[str]] = {}
     for panel in panels:
         if (text := failing(panel)) is not None:
             said.setdefault(text, []).append(panel.title)
-    several = len(panels) > 1
-    texts = [f"{'; '.join(titles)}: {text}" if several else text for text, titles in said.items()]
+    texts = [text if titles == [own.title] else f"{'; '.join(titles)}: {text}" for text, titles in said.items()]
     return [" ".join(texts)] if texts else []
 
 
@@ -215,7 +214,7 @@ def answer(panels: Sequence[Panel]) -> Answer:
         return Answer(None, "Nothing was run, so there is nothing to answer.", [], {})
     own = [line for line in _own(panel) if line is not None]
     heads = own[:1] if len(panel.points) == 1 else [line for line in own if line.startswith(HEADS)]
-    said = [*heads, *_failed(panels), *(line for line in own if line not in heads)]
+    said = [*heads, *_failed(panels, panel), *(line for line in own if line not in heads)]
     room = _MOST - len(said)
     left: dict[str, list[str]] = {}
     for other in panels:

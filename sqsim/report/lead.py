@@ -10,7 +10,7 @@ from sqsim.report.measures import OUTPUT_TOK_S, counted, written
 from sqsim.report.sources import Panel, Point
 
 
-def _interest(panel: Panel) -> list[Point]:
+def interest(panel: Panel) -> list[Point]:
     """The points of the policy that the page is about: SideQuest in place (the paper's semantics), else what evicts."""
     sidequest = [point for point in panel.points if point.policy == "sidequest"]
     in_place = [point for point in sidequest if point.labels.get("after_eviction") == "in_place"]
@@ -56,7 +56,7 @@ def lead(panel: Panel) -> str | None:
     None where no throughput is known.
     """
     nones = [point for point in panel.points if point.policy == "none"]
-    base, other = best(nones, OUTPUT_TOK_S), best(_interest(panel), OUTPUT_TOK_S)
+    base, other = best(nones, OUTPUT_TOK_S), best(interest(panel), OUTPUT_TOK_S)
     if base is None and other is None:
         return None
     parts = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -169,4 +169,17 @@ def load(paths: Sequence[Path], pieces: int) -> Sources:
     if runs := [path for path in dict.fromkeys(paths) if path not in studies]:
         loader.runs(runs)
     loader.sources.paths = list(paths)
+    loader.sources.panels = list(_titled_apart(loader.sources.panels))
     return loader.sources
+
+
+def _titled_apart(panels: Sequence[Panel]) -> Iterator[Panel]:
+    """Panels of which no two have one title: two studies may ask the same."""
+    titles = [panel.title for panel in panels]
+    for place, panel in enumerate(panels):
+        if titles.count(panel.title) == 1:
+            yield panel
+        elif titles.count(panel.title) == len({other.origin for other in panels if other.title == panel.title}):
+            yield replace(panel, title=f"{panel.title} ({panel.origin or 'records'})")
+        else:
+            yield replace(panel, title=f"{panel.title} (panel {place + 1})")

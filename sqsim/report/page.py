@@ -158,7 +158,7 @@ def _body(sources: Sources, detail: _Detail) -> str:
             warning(f"{name}: the run was not completed; its numbers are of what it did.")
             for name in incomplete
         ),
-        *map(warning, dict.fromkeys(text for panel in sources.panels for text in panel.warnings)),
+        *map(warning, _warned(sources)),
     )
     sections: list[tuple[str, str, str]] = [("evidence", "On what evidence", evidence(sources))]
     sections += [
@@ -177,6 +177,13 @@ def _body(sources: Sources, detail: _Detail) -> str:
         sections.append(("absent", "What this page does not show", absent))
     contents = _contents([("answer", "The answer"), *((ident, title) for ident, title, _ in sections)])
     return "\n".join([opening, words(), answered, contents, *(content for *_, content in sections)])
+
+
+def _warned(sources: Sources) -> list[str]:
+    """The panels' warnings, each with its panel where there are several."""
+    several = len(sources.panels) > 1
+    found = [(panel.title, text) for panel in sources.panels for text in panel.warnings]
+    return [f"{title}: {text}" if several else text for title, text in found]
 
 
 def _page(sources: Sources, detail: _Detail) -> str:
@@ -231,6 +238,8 @@ def _title(sources: Sources) -> str:
     runs = sum(len(panel.points) for panel in sources.panels)
     if not names:
         return "An empty report"
+    if len(sources.panels) > 1:
+        return f"{runs} runs in {len(sources.panels)} panels"
     if len(names) > 1:
         return " and ".join(names) + " compared" if len(names) == 2 else f"{len(names)} variants compared"
     return f"{names[0]}: one run" if runs == 1 else f"{names[0]}: {runs} runs"

@@ -1,7 +1,6 @@
-"""Deterministic records and a study for the page's tests: shapes of real ones, numbers from simple formulas.
+"""Deterministic records and a study for the page's tests: shapes of real ones, numbers from simple formulas, no result.
 
-Nothing here is a result. The study has 6 variants x 8 concurrencies, a K sweep, a recall sweep, a panel at an
-assumed capacity and one on a real trace; awkward cases are made by changing them.
+6 variants x 8 concurrencies, sweeps of K and recall, an assumed capacity, a real trace; awkward cases change them.
 """
 
 from __future__ import annotations
@@ -32,15 +31,9 @@ def labels(variant, concurrency=24, **more):
     policy, cache, after, *_ = VARIANTS[variant]
     k, recall = (4, 0.85) if policy == "sidequest" else (None, None)
     return {
-        "variant": variant,
-        "policy": policy,
-        "cache": cache,
-        "after_eviction": after,
-        "concurrency": concurrency,
-        "k": k,
-        "recall": recall,
-        "false_rate": None if recall is None else 0.02,
-    } | more
+        "variant": variant, "policy": policy, "cache": cache, "after_eviction": after, "concurrency": concurrency,
+        "k": k, "recall": recall, "false_rate": None if recall is None else 0.02,
+    } | more  # fmt: skip
 
 
 def metrics_of(variant, concurrency=24, k=4, recall=0.85, capacity=CAPACITY):
@@ -238,8 +231,7 @@ def _engine(holdings, end, capacity, steps=1500):
 
 
 def point(variant, record=None, concurrency=24, **more):
-    given = {key: more[key] for key in ("k", "recall") if key in more}
-    capacity = more.pop("capacity", CAPACITY)
+    given, capacity = {key: more[key] for key in ("k", "recall") if key in more}, more.get("capacity", CAPACITY)
     return {
         "labels": labels(variant, concurrency, **given),
         "metrics": metrics_of(variant, concurrency, **given, capacity=capacity),

@@ -260,3 +260,11 @@ def test_level_lines_come_from_the_same_study_and_the_same_tasks_only(tmp_path):
     assert "No run without eviction is at hand" in shown(
         build_page([fixtures.write_study(tmp_path / "b", other)])
     )
+
+
+def test_two_studies_that_ask_the_same_lose_no_record(tmp_path):
+    paths = [fixtures.write_study(tmp_path / name) for name in ("one", "two")]
+    sources = load(paths, 20)
+    titles = [panel.title for panel in sources.panels]
+    assert len(set(titles)) == len(titles)
+    assert len({sources.short(panel, point) for panel, point, _ in sources.kept}) == len(sources.kept) == 12
