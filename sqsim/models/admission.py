@@ -158,7 +158,9 @@ class AdmissionPass:
         if chunked:
             extend = kv.pool.floor(request.prefix + kv.pool.floor(chunk)) - request.prefix
             reserve = 0
-            if extend <= 0 or not may_chunk:
+            # One chunked request at a time: one that the window pool cut short leaves chunk budget for a second, which
+            # SGLang would then lose the first for.
+            if extend <= 0 or not may_chunk or self.chunked is not None:
                 self.tests.append(AdmissionTest(request, need, remaining, admitted=False, extend=0))
                 return Verdict.OTHER
         request.extend_end = request.prefix + extend
