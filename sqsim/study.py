@@ -18,6 +18,7 @@ import joblib
 from sqsim.errors import InputError, RecordError, RunError, SqsimError
 from sqsim.metrics import metrics, regret_tokens
 from sqsim.record import RunRecord, check_place, whole_directory, write_record
+from sqsim.scenario import Scenario
 from sqsim.scenario_parts import ClosedLoad, NoEviction, SideQuest
 from sqsim.simulate import simulate
 from sqsim.strict_yaml import KeyPath, show
@@ -163,6 +164,7 @@ def _content(
         "panels": [
             {
                 **panel.model_dump(include={"id", "kind", "title", "note", "evidence", "published"}),
+                **_system([point.scenario for point in points if point.panel.id == panel.id]),
                 "points": [
                     entry(point, result)
                     for point, result in zip(points, done, strict=True)
@@ -179,10 +181,20 @@ def _place(point: Point) -> tuple[tuple[str, Any], ...]:
     return tuple((key, value) for key, value in point.values if not key.startswith("policy."))
 
 
+def _system(scenarios: list[Scenario]) -> dict[str, str | None]:
+    """Model and GPU of a panel; None where its points do not share one."""
+    models, gpus = {each.model for each in scenarios}, {each.engine.gpu for each in scenarios}
+    return {
+        "model": models.pop() if len(models) == 1 else None,
+        "gpu": gpus.pop() if len(gpus) == 1 else None,
+    }
+
+
 def _labels(point: Point) -> dict[str, Any]:
     scenario = point.scenario
     policy, load = scenario.policy, scenario.load
     return {
+        **dict(point.values),
         "variant": point.variant,
         "policy": policy.name,
         "cache": scenario.engine.cache,

@@ -14,7 +14,7 @@ from sqsim.report.sources import Sources
 
 Run = dict[str, Any]
 
-RECORDINGS = 34
+RECORDINGS = 33
 """In tests/data/sglang-schedules, which a test holds this number against."""
 
 SCHEDULER = (
