@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,18 +42,18 @@ def output(seed: object, count: int) -> tuple[int, ...]:
     return (*ids(("out", seed), count - 1), STOP)
 
 
-def crowd(count: int, *, gap_s: float, cap: int, seed: int = 0) -> list[Ask]:
-    """Requests of many lengths, a third of them with a common prefix, a new one every `gap_s` seconds.
+def crowd(count: int, *, cap: int, seed: int = 0) -> list[Ask]:
+    """Requests of many lengths, a third of them with a common prefix, behind one with a long prompt and a short output.
 
-    All at once, with small chunks and a small schedule_conservativeness, more are admitted than will fit: a few a round,
-    as the chunks allow, with next to nothing reserved for those admitted before.
+    The long prompt keeps the server busy until the others have come. With small chunks and next to no reservation for what
+    is running (schedule_conservativeness), they are then all prefilled before any of them decodes, and outgrow the pool.
     """
-    draw, asks = random.Random(seed), []
+    draw, asks = random.Random(seed), [Ask("long", ids((seed, "long"), 600), output((seed, "long"), 2), cap)]
     for number in range(count):
         prefix = ids((seed, "prefix"), 40) if number % 3 == 0 else ()
-        context = prefix + ids((seed, number), 200 if number == 1 else draw.randint(20, 90))
+        context = prefix + ids((seed, number), draw.randint(20, 90))
         said = output((seed, number), draw.randint(cap // 2, cap - 1))
-        asks.append(Ask(f"c{number:02}", context, said, cap, at=number * gap_s))
+        asks.append(Ask(f"c{number:02}", context, said, cap, at=0.05))
     return asks
 
 
@@ -97,15 +97,26 @@ class Outcome:
         return {rid: tuple(answer["output_ids"]) for rid, answer in self.answers.items()}
 
     def total(self, key: str) -> int:
-        return sum(answer["meta_info"][key] for answer in self.answers.values())
+        """A sum over the answers; those of requests that were aborted while they waited say less."""
+        return sum(answer["meta_info"].get(key, 0) for answer in self.answers.values())
 
 
-def run(url: str, log: Path, asks: Sequence[Ask], schedule: Path, *, window: int | None = None) -> Outcome:
-    """Warm the server up, flush it, drive it, and write the schedule."""
-    return asyncio.run(_run(url, log, asks, schedule, window))
+def run(
+    url: str,
+    log: Path,
+    asks: Sequence[Ask],
+    schedule: Path,
+    *,
+    window: int | None = None,
+    aborts: Mapping[str, float] | None = None,
+) -> Outcome:
+    """Warm the server up, flush it, drive it, and write the schedule. `aborts`: by rid, how many seconds in."""
+    return asyncio.run(_run(url, log, asks, schedule, window, aborts or {}))
 
 
-async def _run(url: str, log: Path, asks: Sequence[Ask], schedule: Path, window: int | None) -> Outcome:
+async def _run(
+    url: str, log: Path, asks: Sequence[Ask], schedule: Path, window: int | None, aborts: Mapping[str, float]
+) -> Outcome:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=240, limits=limits) as http:
         warm = [
@@ -120,7 +131,9 @@ async def _run(url: str, log: Path, asks: Sequence[Ask], schedule: Path, window:
             (await http.post("/open_session", json=body)).raise_for_status()
         t0 = time.monotonic()
         done = {ask.rid: asyncio.get_running_loop().create_future() for ask in asks}
+        aborting = [asyncio.create_task(_abort(http, rid, t0 + at)) for rid, at in aborts.items()]
         answers = dict(await asyncio.gather(*(_one(http, ask, t0, done) for ask in asks)))
+        await asyncio.gather(*aborting)
         for session in sessions:
             (await http.post("/close_session", json={"session_id": session})).raise_for_status()
         await asyncio.to_thread(await_idle, log)
@@ -146,6 +159,11 @@ async def _run(url: str, log: Path, asks: Sequence[Ask], schedule: Path, window:
         window=window,
     )
     return Outcome(answers, schedule)
+
+
+async def _abort(http: httpx.AsyncClient, rid: str, when: float) -> None:
+    await asyncio.sleep(max(0.0, when - time.monotonic()))
+    (await http.post("/abort_request", json={"rid": rid})).raise_for_status()
 
 
 async def _one(

@@ -32,7 +32,7 @@ def options(tmp_path, model, **changes):
         "dtype": "float32",
         "max_running": 16,
         "context_length": 2048,
-        "chunked_prefill": 128,
+        "chunked_prefill": 32,
         "schedule_conservativeness": 0.05,  # admits more than fits, so that requests are retracted
     }
     return ServerOptions(model=directory, **{**common, **changes})
@@ -43,10 +43,16 @@ def events(schedule):
         return [json.loads(line) for line in log]
 
 
-def check(outcome, asks):
+def check(outcome, asks, aborted=()):
     """Every output token is the forced one, and the schedule is what the model of the scheduler does with it."""
-    assert outcome.said() == {ask.rid: ask.forced for ask in asks}
-    assert {answer["meta_info"]["finish_reason"]["type"] for answer in outcome.answers.values()} == {"stop"}
+    said, ends = (
+        outcome.said(),
+        {rid: a["meta_info"]["finish_reason"]["type"] for rid, a in outcome.answers.items()},
+    )
+    for ask in asks:
+        cut = ask.rid in aborted
+        assert ends[ask.rid] == ("abort" if cut else "stop")
+        assert said[ask.rid] == (ask.forced[: len(said[ask.rid])] if cut else ask.forced)
     report = replay(outcome.schedule)
     assert [str(difference) for difference in report.differences] == []
     logged = [event for event in events(outcome.schedule) if event["ev"] == "step"]
@@ -63,7 +69,7 @@ def chunks(steps):
 def test_forced_under_contention(tmp_path, overlap):
     """A pool too small: chunked prefills, evicted prefixes and retractions."""
     extra = () if overlap else ("--disable-overlap-schedule",)
-    log, asks = tmp_path / "steps.jsonl", crowd(16, gap_s=0, cap=160)
+    log, asks = tmp_path / "steps.jsonl", crowd(16, cap=160)
     with start(
         options(tmp_path, "tiny-llama", kv_capacity=1000, extra=extra), force_tokens=True, step_log=log
     ) as server:
@@ -74,6 +80,11 @@ def test_forced_under_contention(tmp_path, overlap):
         talks = conversations(6, 4, cap=60, session=False)
         report, _ = check(run(server.url, log, talks, tmp_path / "talks"), talks)
         assert report.evicted_leaves > 0
+        asks = crowd(10, cap=300, seed=5)
+        aborts = {"c01": 0.1, "c09": 0.2, "c04": 0.5}
+        outcome = run(server.url, log, asks, tmp_path / "aborts", aborts=aborts)
+        check(outcome, asks, aborts)
+        assert sum(event["ev"] == "abort" for event in events(outcome.schedule)) == 3
         asyncio.run(_refusals_and_streams(server.url))
         server.check()
 
@@ -111,11 +122,11 @@ def test_forced_with_pages_sessions_and_mixed_batches(tmp_path):
         extra=("--enable-mixed-chunk",),
     )
     with start(how, force_tokens=True, step_log=log) as server:
-        asks = crowd(32, gap_s=0, cap=160)
+        asks = crowd(32, cap=160)
         report, steps = check(run(server.url, log, asks, tmp_path / "crowd"), asks)
         assert report.retractions > 0
         assert any(step["mode"] == "mixed" for step in steps)
-        asks = conversations(3, 4, cap=60, session=True) + crowd(8, gap_s=0.1, cap=60, seed=3)
+        asks = conversations(3, 4, cap=60, session=True) + crowd(8, cap=60, seed=3)
         _, steps = check(run(server.url, log, asks, tmp_path / "sessions"), asks)
         assert any(len(step["post"].get("sess", ())) == 3 for step in steps)
 
@@ -127,7 +138,7 @@ def test_forced_gpt_oss(tmp_path):
     with start(how, force_tokens=True, step_log=log) as server:
         assert "CPU attention on" in server.log_path.read_text()
         assert server.info.swa_capacity == 1120
-        asks = crowd(16, gap_s=0, cap=160)
+        asks = crowd(16, cap=160)
         report, steps = check(run(server.url, log, asks, tmp_path / "crowd", window=WINDOW), asks)
         assert report.retractions > 0
         assert chunks(steps) > 0
