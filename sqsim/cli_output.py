@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -122,6 +123,9 @@ def run_to_exit(app: typer.Typer) -> NoReturn:
         )
     # A name that this terminal cannot show is no reason to fail.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored, and that stays so
+            signal.signal(number, signal.default_int_handler)  # whoever ends us lets us tidy up
     raise SystemExit(_run(app))
 
 

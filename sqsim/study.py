@@ -8,8 +8,12 @@ so the number of workers changes nothing but the time.
 from __future__ import annotations
 
 import json
+import os
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,7 @@ Progress = Callable[[int, int], None]
 """Points done, of how many."""
 
 _FILL_TOLERANCE = 0.05
+_WATCH_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,8 @@ def run_study(
         filled = [_filled(panel, study) for panel in study.panels]
         points = study.points(filled)
         done: list[_Done | None] = [None] * len(points)
-        work = (joblib.delayed(_run)(index, point, partial) for index, point in enumerate(points))
+        me = os.getpid()
+        work = (joblib.delayed(_run)(index, point, partial, me) for index, point in enumerate(points))
         runs = joblib.Parallel(n_jobs=min(jobs, len(points)), return_as="generator_unordered")(work)
         for finished, (index, result) in enumerate(runs, 1):
             done[index] = result
@@ -116,7 +122,21 @@ def _filled(panel: PanelFile, study: Study) -> PanelFile:
     return panel.model_copy(update={"set": {**panel.set, "engine.kv_capacity": best}})
 
 
-def _run(index: int, point: Point, directory: Path) -> tuple[int, _Done]:
+@cache
+def _end_with(study: int) -> None:
+    """See to it that a worker process ends with its study's, even if that was killed: it has nobody to work for."""
+
+    def watch() -> None:
+        while os.getppid() == study:
+            time.sleep(_WATCH_S)
+        os._exit(1)
+
+    if os.getpid() != study:
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def _run(index: int, point: Point, directory: Path, study: int) -> tuple[int, _Done]:
+    _end_with(study)
     try:
         record = simulate(point.scenario)
         if point.kept is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -221,3 +223,28 @@ def test_a_run_in_which_no_task_completes_has_failed(scenario):
 def test_a_load_that_was_never_reached_is_said(scenario):
     done = sqsim("run", scenario, "--set", "load.concurrency=24", cwd=scenario.parent)
     assert "3 tasks never make 24 at a time" in done.stdout
+
+
+STUDY = """
+title: t
+asked: a
+variants: {a: {policy: {name: none}}}
+panels: [{id: p, kind: single, title: t, scenario: scenario.yaml, variants: [a], keep: {}, set: {resample: true, tasks: 100000}}]
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_study_that_is_ended_tidies_up(scenario, number):
+    (scenario.parent / "study.yaml").write_text(STUDY)
+    study = subprocess.Popen(
+        [sys.executable, "-c", "from sqsim.cli import main; main()", "study", "study.yaml", "--output-dir", "out"],
+        cwd=scenario.parent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for _ in range(600):
+        if list(scenario.parent.glob(".out.*.partial")):
+            break
+        time.sleep(0.1)
+    study.send_signal(number)
+    _, said = study.communicate(timeout=60)
+    assert (study.returncode, said) == (130, "error: interrupted; nothing was written\n")
+    assert not [*scenario.parent.glob("out"), *scenario.parent.glob(".out*")]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import joblib
@@ -238,3 +240,16 @@ def test_a_study_that_cannot_be_written_is_a_failed_run(tmp_path, monkeypatch):
     assert (tmp_path / "out" / "study.json").read_bytes() == before
     with pytest.raises(RecordError, match="no directory can be made in"):
         run_study(study, study / "below", jobs=1, overwrite=False)
+
+
+def test_a_worker_ends_with_a_study_that_was_killed():
+    """The worker holds the pipe that the study was given: it ends only when both have gone."""
+    worker = "import os, time, sqsim.study as s; s._end_with(os.getppid()); print('there', flush=True); time.sleep(600)"
+    study = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert study.stdout is not None
+    assert study.stdout.readline() == "there\n"
+    study.kill()
+    study.communicate(timeout=60)
