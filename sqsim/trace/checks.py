@@ -12,12 +12,16 @@ from pathlib import Path
 from sqsim.errors import TraceError
 from sqsim.trace.schema import Answer, Question, RecordedAux, Reset, Strict, Task, Turn
 
+MOST_DEPTH = 100
+"""Sub-agents of sub-agents; recorded ones are a few deep."""
+
 
 class Checks:
     """Checks each task against itself and against the tasks before it."""
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}  # task id -> number of turns
+        self._depth: dict[str, int] = {}  # task id -> sub-agents above it
 
     def task(self, task: Task, *, file: str | Path | None = None, line: int | None = None) -> Task:
         """The task itself, if it is sound; else a `TraceError` that names the field."""
@@ -30,6 +34,7 @@ class Checks:
             where = fault.field if line is not None else f"task {task.task_id}: {fault.field}"
             raise TraceError(fault.problem, file=file, line=line, field=where, fix=fault.fix) from None
         self._turns[task.task_id] = len(task.turns)
+        self._depth[task.task_id] = 0 if task.parent is None else self._depth[task.parent.task_id] + 1
         return task
 
     def _lineage(self, task: Task) -> None:
@@ -48,6 +53,12 @@ class Checks:
                 "parent.task_id",
                 f"no earlier task is called {parent.task_id!r}",
                 "write the parent's line before its sub-agents'",
+            )
+        if self._depth[parent.task_id] == MOST_DEPTH:
+            raise _fault(
+                "parent.task_id",
+                f"{parent.task_id!r} has {MOST_DEPTH} sub-agents above it already",
+                f"nest sub-agents at most {MOST_DEPTH} deep",
             )
         if parent.turn != spawn.turn:
             raise _fault(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from sqsim.errors import TraceError
-from sqsim.trace.checks import Checks
+from sqsim.trace.checks import MOST_DEPTH, Checks
 from sqsim.trace.schema import Answer, Parent, Prefix, Question, RecordedAux, Reset, Spawn
 from tests.sqsim.tasks import call, chain, task, tasks, turn
 
@@ -158,3 +158,13 @@ def test_random_sound_tasks_pass(drawn):
 def test_the_last_block_may_be_partial_or_left_out():
     for blocks in ((1, 2), (1, 2, 3)):
         Checks().task(task(turn(), question=question(hash_ids=blocks, block_tokens=4)))
+
+
+def test_sub_agents_nest_so_deep_and_no_deeper():
+    checks = Checks()
+    checks.task(chain(1, name="0"))
+    below = {"spawn": Spawn(turn=0, join_turn=1)}
+    for depth in range(1, MOST_DEPTH + 1):
+        checks.task(chain(1, name=str(depth), parent=Parent(task_id=str(depth - 1), turn=0), **below))
+    with pytest.raises(TraceError, match=r"parent\.task_id: '100' has 100 sub-agents above it already; nest"):
+        checks.task(chain(1, name="deeper", parent=Parent(task_id=str(MOST_DEPTH), turn=0), **below))
