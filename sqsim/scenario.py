@@ -4,7 +4,7 @@
 `FILE:LINE: key.path: value and what is wrong with it; what is allowed`.
 
 A scenario names its files as the YAML does, so that a record does not depend on where a checkout lies;
-`trace_paths` and `model_path` are those names beside the scenario's file.
+`trace_paths`, `model_path` and `profile` are those names beside the scenario's file.
 """
 
 from __future__ import annotations
@@ -135,6 +135,12 @@ class Scenario(Part):
     def model_path(self) -> Path | None:
         """The config.json that `model` names; None where it is the name of a known model."""
         return self._base / self.model if self.model.endswith(".json") else None
+
+    @property
+    def profile(self) -> str:
+        """The cost profile: `auto`, a name, or the path of a file; a relative one is relative to the scenario's."""
+        name = self.engine.profile or "auto"
+        return str(self._base / name) if name.endswith((".yaml", ".yml")) else name
 
     @contextmanager
     def blamed(self, key: str) -> Iterator[None]:

@@ -64,7 +64,7 @@ class _Setup:
         with scenario.blamed("engine.gpu"):
             self.hardware: Hardware = hardware(engine.gpu)
         with scenario.blamed("engine.profile"):
-            self.profile: Profile = profile(model, engine.gpu, engine.profile or "auto")
+            self.profile: Profile = profile(model, engine.gpu, scenario.profile)
             weight_bytes = self.geometry.weight_bytes(self.profile.weights)
         with scenario.blamed("engine.tensor_parallel"):
             self.geometry.kv_heads_per_gpu(engine.tensor_parallel)

@@ -316,6 +316,10 @@ def test_relative_paths_are_relative_to_the_file(scenario_file, tmp_path):
     assert scenario.model_path == tmp_path / "config.json"
     assert scenario.resolved()["traces"] == ["sub/t.jsonl", "/data/t.jsonl"]  # no trace of where the file lies
     assert load_scenario(scenario_file()).model_path is None
+    mine = load_scenario(scenario_file(), ["engine.profile=mine.yaml"])
+    assert mine.profile == str(tmp_path / "mine.yaml")
+    assert load_scenario(scenario_file(), ["engine.profile=roofline"]).profile == "roofline"
+    assert load_scenario(scenario_file()).profile == "auto"
 
 
 def test_what_no_record_has_calibrated_is_assumed():
