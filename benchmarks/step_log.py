@@ -38,14 +38,14 @@ STEPS, STOP, PROMPT = 300, 2, 16
 
 def take_times() -> None:
     """Make the step log take its own time. Per batch a line: rows, microseconds since the last one, in hooks, bytes so far."""
-    from sqreal.plugin.step_log import StepLog  # noqa: PLC0415 - loads SGLang
+    from sqreal.plugin.event_log import EventLog  # noqa: PLC0415 - in the server only
 
-    spent, last = 0.0, perf_counter()
-    when_open, costs = StepLog._when_open, None
+    spent, last, costs = 0.0, perf_counter(), None
+    plain = EventLog.hook
 
-    def timed(self: StepLog, around: Any) -> Any:
-        hook = when_open(self, around)
-        launches = around.__name__ == "_run"
+    def timed(self: EventLog, method: str, parameters: str, around: Any) -> Any:
+        hook = plain(self, method, parameters, around)
+        launches = method.endswith(".run_batch")
 
         def timed_hook(original: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal spent, last, costs
@@ -60,22 +60,20 @@ def take_times() -> None:
                     inside += perf_counter() - began
 
             began = perf_counter()
-            result = hook(inner, *args, **kwargs)
+            result = hook.around(inner, *args, **kwargs)
             now = perf_counter()
             spent += now - began - inside
             if launches:
                 if costs is None:
                     costs = Path(os.environ[COSTS]).open("w", buffering=1)  # noqa: SIM115 - to the process's end
                 rows = len(args[1].reqs) if args[1].forward_mode.is_decode() else 0
-                costs.write(
-                    f"{rows} {(now - last) * 1e6:.1f} {spent * 1e6:.1f} {self._log._file.buffer.tell()}\n"
-                )
+                costs.write(f"{rows} {(now - last) * 1e6:.1f} {spent * 1e6:.1f} {self._file.buffer.tell()}\n")
                 spent, last = 0.0, perf_counter()
             return result
 
-        return timed_hook
+        return hook._replace(around=timed_hook)
 
-    StepLog._when_open = timed
+    EventLog.hook = timed
 
 
 # The client.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from sqreal.plugin.hooks import PluginError
+from sqreal.plugin.hooks import Hook, PluginError
 
 Details = dict[str, list[Any]]
 
@@ -24,24 +25,44 @@ def now() -> float:
 
 
 class EventLog:
-    """Writes events to a new file; each is in the file when `write` returns."""
+    """Writes events to a new file once it is open; each is in the file when `write` returns.
+
+    Hooks of an unopened log do nothing: a server has processes and ranks that schedule nothing.
+    """
 
     def __init__(self, path: Path) -> None:
-        try:
-            self._file = path.open("x", buffering=1, encoding="utf-8")
-        except FileExistsError as error:
-            raise PluginError(f"step log {path} exists already; give each server a path of its own") from error
-        except OSError as error:
-            raise PluginError(f"step log {path} cannot be made: {error}") from error
+        self._path = path
+        self._file: TextIO | None = None
         self._lines = 0
-        self._open: list[Details] = []
+        self._gathering: list[Details] = []
+
+    def open(self) -> None:
+        """Make the file; a PluginError when it is there already, or cannot be made."""
+        try:
+            self._file = self._path.open("x", buffering=1, encoding="utf-8")
+        except FileExistsError as error:
+            raise PluginError(
+                f"step log {self._path} exists already; give each server a path of its own"
+            ) from error
+        except OSError as error:
+            raise PluginError(f"step log {self._path} cannot be made: {error}") from error
+
+    def hook(self, method: str, parameters: str, around: Callable[..., Any]) -> Hook:
+        """A hook that is in force while the log is open."""
+
+        def while_open(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            return (original if self._file is None else partial(around, original))(*args, **kwargs)
+
+        return Hook(method, parameters, while_open)
 
     def close(self) -> None:
         """A server keeps its log open to its end; nothing waits to be written."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def write(self, event: str, **fields: Any) -> None:
         """Write one event; `n`, its line number from 0, is added."""
+        assert self._file is not None, "hooks of an unopened log do nothing"
         line = {"n": self._lines, "ev": event, **fields}
         self._file.write(json.dumps(line, separators=(",", ":"), check_circular=False) + "\n")
         self._lines += 1
@@ -50,15 +71,15 @@ class EventLog:
     def gather(self) -> Iterator[Details]:
         """Gather the details that come up inside the block; the innermost open block gets them."""
         details: Details = {}
-        self._open.append(details)
+        self._gathering.append(details)
         try:
             yield details
         finally:
-            self._open.pop()
+            self._gathering.pop()
 
     def detail(self, kind: str, value: Any) -> None:
         """Add a detail to the event it belongs to, or write it as an event when it belongs to none."""
-        if self._open:
-            self._open[-1].setdefault(kind, []).append(value)
+        if self._gathering:
+            self._gathering[-1].setdefault(kind, []).append(value)
         else:
             self.write(kind, t=now(), v=value)

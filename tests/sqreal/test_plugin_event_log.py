@@ -1,7 +1,7 @@
 """The raw step log, and the recorded schedule that is made of it."""
 
 import json
-from contextlib import closing
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,12 +14,20 @@ from sqsim.models.tokens import count
 from sqsim.recording import read_recording
 
 
+@contextmanager
+def opened(path):
+    log = EventLog(path)
+    log.open()
+    yield log
+    log.close()
+
+
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_events_are_in_the_file_when_they_are_written(tmp_path):
-    with closing(EventLog(tmp_path / "log")) as log:
+    with opened(tmp_path / "log") as log:
         log.write("arrive", rid="a")
         log.write("abort", rid="b")
         assert lines(tmp_path / "log") == [
@@ -29,7 +37,7 @@ def test_events_are_in_the_file_when_they_are_written(tmp_path):
 
 
 def test_details_belong_to_the_innermost_open_event(tmp_path):
-    with closing(EventLog(tmp_path / "log")) as log:
+    with opened(tmp_path / "log") as log:
         with log.gather() as outer:
             log.detail("adm", 1)
             with log.gather() as inner:
@@ -43,23 +51,32 @@ def test_details_belong_to_the_innermost_open_event(tmp_path):
 
 def test_a_log_is_never_written_over(tmp_path):
     path = tmp_path / "log"
-    with closing(EventLog(path)) as log:
+    with opened(path) as log:
         log.write("arrive")
     with pytest.raises(PluginError, match="exists already"):
-        EventLog(path)
+        EventLog(path).open()
     assert len(lines(path)) == 1
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path):
     with pytest.raises(PluginError, match="cannot be made"):
-        EventLog(tmp_path / "none" / "log")
+        EventLog(tmp_path / "none" / "log").open()
+
+
+def test_hooks_work_while_the_log_is_open(tmp_path):
+    log = EventLog(tmp_path / "log")
+    hook = log.hook("some.method", "self x", lambda original, x: original(x) + 1)
+    assert hook.around(abs, -5) == 5
+    log.open()
+    assert hook.around(abs, -5) == 6
+    log.close()
 
 
 # From the raw log to the recording.
 
 
 def raw(tmp_path, *events):
-    with closing(EventLog(tmp_path / "raw")) as log:
+    with opened(tmp_path / "raw") as log:
         for name, fields in events:
             log.write(name, **fields)
     return tmp_path / "raw"

@@ -1,0 +1,142 @@
+"""The details of the step log: what happens inside a scheduling round, or while a result is processed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
+
+from sqreal.plugin import step_state
+from sqreal.plugin.event_log import EventLog
+from sqreal.plugin.hooks import Hook
+
+_BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
+_ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
+_TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
+
+Original = Callable[..., Any]
+
+
+class StepDetails:
+    """Admission tests, retractions, and what the tree takes in, evicts and gives up."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._test: dict[str, Any] | None = None  # the admission test that is going on
+        self._leaves: list[int] = []  # of the eviction that is going on
+
+    def hooks(self) -> list[Hook]:
+        """The methods of SGLang that are watched."""
+        hook = self._log.hook
+        return [
+            hook(f"{_ADDER}.add_one_req", "self req has_chunked_req truncation_align_size", self._admit),
+            hook(
+                f"{_ADDER}._check_prefill_budget",
+                "self req * extend_input_len total_tokens swa_host_hit_length chunk_limit",
+                self._budget,
+            ),
+            hook(f"{_ADDER}.add_chunked_req", "self req", self._chunk),
+            hook(f"{_BATCH}.retract_decode", "self", self._retract),
+            hook(
+                f"{_TREE}._evict",
+                "self params available_size_targets * allocation_reclaim_satisfied",
+                self._evict,
+            ),
+            hook(f"{_TREE}._evict_device_leaf", "self node_id tracker", self._leaf),
+            hook(f"{_TREE}.checkpoint_into_tree", "self req * up_to kwargs", self._insert),
+            hook(f"{_TREE}.claim_kv_row", "self req", self._release),
+            hook(f"{_TREE}.touch_prefix", "self key", self._touch),
+        ]
+
+    # Admission tests and retractions.
+
+    def _admit(self, original: Original, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
+        test = self._test = step_state.admission(adder, req)
+        answer = original(adder, req, *args, **kwargs)
+        self._test = None
+        test["res"] = answer.name
+        test["ok"] = bool(adder.can_run_list and adder.can_run_list[-1] is req)
+        if test["ok"]:
+            test["extend"] = req.extend_len
+            test["offset_after"] = step_state.tokens(adder.memory_budget.total_offset)
+        self._log.detail("adm", test)
+        return answer
+
+    def _budget(self, original: Original, adder: Any, req: Any, **asked: Any) -> Any:
+        if self._test is not None:
+            self._test |= step_state.asked_of_budget(adder, req, **asked)
+        return original(adder, req, **asked)
+
+    def _chunk(self, original: Original, adder: Any, req: Any) -> Any:
+        test = step_state.chunk(adder, req)
+        more = original(adder, req)
+        test["extend"] = req.extend_len
+        test["more"] = more is not None
+        test["offset_after"] = step_state.tokens(adder.memory_budget.total_offset)
+        self._log.detail("adm", test)
+        return more
+
+    def _retract(self, original: Original, batch: Any) -> Any:
+        rows = step_state.candidates(batch)
+        need, before = batch.new_tokens_required_next_decode(), step_state.memory(batch.tree_cache)
+        retracted, ratio, aborted = original(batch)
+        self._log.detail(
+            "retract",
+            {
+                "batch": rows,
+                "need": need,
+                "mem0": before,
+                "mem1": step_state.memory(batch.tree_cache),
+                "retracted": step_state.rids(retracted),
+                "aborted": step_state.rids(aborted),
+                "ratio": round(float(ratio), 6),
+                "kept": step_state.rids(batch.reqs),
+            },
+        )
+        return retracted, ratio, aborted
+
+    # The tree.
+
+    def _evict(self, original: Original, tree: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        self._leaves, before = [], step_state.memory(tree)
+        result = original(tree, params, *args, **kwargs)
+        self._log.detail(
+            "evict",
+            {
+                "ask": params.num_tokens,
+                "ask_swa": params.swa_num_tokens,
+                "got": result.num_tokens_evicted,
+                "got_swa": result.swa_num_tokens_evicted,
+                "leaves": self._leaves,
+                "m0": before,
+                "m1": step_state.memory(tree),
+            },
+        )
+        return result
+
+    def _leaf(self, original: Original, tree: Any, node_id: Any, tracker: Any) -> Any:
+        before = tracker[BASE_COMPONENT_TYPE]
+        result = original(tree, node_id, tracker)
+        self._leaves.append(tracker[BASE_COMPONENT_TYPE] - before)
+        return result
+
+    def _insert(self, original: Original, tree: Any, req: Any, *, up_to: int, **kwargs: Any) -> None:
+        owned, before = req.kv.cache_protected_len, step_state.memory(tree)
+        original(tree, req, up_to=up_to, **kwargs)
+        owned = [owned, req.kv.cache_protected_len]
+        after = step_state.memory(tree)
+        self._log.detail(
+            "ckpt",
+            {"rid": req.rid, "up_to": up_to, "fin": req.finished(), "prot": owned, "m0": before, "m1": after},
+        )
+
+    def _release(self, original: Original, tree: Any, req: Any) -> Any:
+        row = step_state.released(tree, req)
+        kept = original(tree, req)
+        self._log.detail("release", {**row, "session_kept": True} if kept else row)
+        return kept
+
+    def _touch(self, original: Original, tree: Any, key: Any) -> None:
+        original(tree, key)
+        self._log.detail("touch", len(key.token_ids))
