@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sqsim import __version__
 from sqsim.cli_output import (
     Json,
     Overwrite,
     Quiet,
+    Version,
     print_json,
     print_line,
     print_rows,
@@ -60,18 +60,9 @@ class InterruptedRunError(RunError):
     exit_code = 130
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print_line(__version__)
-        raise typer.Exit
-
-
 @app.callback()
 def _main(
-    version: Annotated[
-        bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
-    ] = False,
+    version: Version = False,
 ) -> None:
     pass
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
-from sqsim import __version__
 from sqsim.cli_output import (
     Json,
     Overwrite,
     Quiet,
+    Version,
     print_json,
     print_line,
     print_rows,
@@ -46,18 +46,9 @@ app = typer.Typer(
 app.add_typer(trace_app, name="trace")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print_line(__version__)
-        raise typer.Exit
-
-
 @app.callback()
 def _main(
-    version: Annotated[
-        bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
-    ] = False,
+    version: Version = False,
 ) -> None:
     pass
 

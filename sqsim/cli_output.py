@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from sqsim import __version__
 from sqsim.errors import SqsimError
 from sqsim.trace.files import check_free, written_whole
 
@@ -28,6 +29,16 @@ _LINE_S = 15.0
 _ANY_WIDTH = 1000
 """Columns: wider than any table of ours."""
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print_line(__version__)
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is at the output path.")]

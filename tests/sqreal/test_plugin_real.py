@@ -11,16 +11,12 @@ import pytest
 from forced_runs import Ask, conversations, crowd, generate, ids, output, run
 
 from sqreal.errors import ServerDiedError
-from sqreal.install import installed
 from sqreal.server import start
 from sqreal.server_options import ServerOptions
 from sqreal.tiny_models import write_tiny_model
 from sqsim.lockstep import replay
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(installed("sglang") is None, reason="SGLang is not installed: make real-cpu"),
-]
+pytestmark = pytest.mark.real
 
 WINDOW = 127  # of tiny gpt-oss, as in gpt-oss: 128 with the token itself
 

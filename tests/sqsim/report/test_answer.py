@@ -31,16 +31,6 @@ def changed(tmp_path, change) -> Path:
     return fixtures.write_study(tmp_path / "study", study)
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    return fixtures.write_study(tmp_path_factory.mktemp("study"))
-
-
-@pytest.fixture(scope="module")
-def page(study):
-    return build_page([study])
-
-
 def test_what_is_held_fixed_is_followed_by_what_this_version_has(page):
     assert f"{HELD} This version has neither." in shown(page)
 

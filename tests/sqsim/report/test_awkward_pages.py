@@ -21,11 +21,6 @@ from sqsim.report.page import HELD, build_page
 TITLE = "24 tasks of frames.jsonl.zst · gpt-oss-20b on h100-sxm · 6 at a time"
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    return fixtures.write_study(tmp_path_factory.mktemp("study"))
-
-
 def built(tmp_path: Path, change) -> str:
     """The page of the study without records, changed by a function."""
     study = fixtures.study_json()

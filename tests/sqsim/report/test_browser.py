@@ -82,11 +82,6 @@ def visit(page: str, directory, width: int = 1400):
     return json.loads(match.group(1).replace("&quot;", '"')), console, done.stdout
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    return fixtures.write_study(tmp_path_factory.mktemp("study"))
-
-
 @pytest.mark.parametrize("width", [1400, 480])
 def test_study_is_drawn_and_usable(study, tmp_path, width):
     """No console line at all: a request would be refused by the page's own policy, aloud."""

@@ -13,16 +13,6 @@ from sqsim.report import page as report
 from sqsim.report.page import HELD, MAX_BYTES, build_page
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    return fixtures.write_study(tmp_path_factory.mktemp("study"))
-
-
-@pytest.fixture(scope="module")
-def page(study):
-    return build_page([study])
-
-
 def test_one_file_of_at_most_8_mb_that_asks_nothing_of_the_network(page):
     assert len(page.encode()) <= MAX_BYTES
     markup = re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
