@@ -53,7 +53,10 @@ DEFINITIONS: dict[str, Metric] = {
         "largest main output of any 10 s (of the run, where it is shorter); a turn's first token counts when it came out, the others evenly from then to its end",
     ),
     "kv_capacity_tokens": Metric("tokens", "full-attention KV slots"),
-    "kv_usage_peak": Metric("share", "largest (capacity - free - evictable) / capacity, SGLang's token_usage"),
+    "kv_usage_peak": Metric(
+        "share",
+        "largest (capacity - free - evictable) / capacity, SGLang's token_usage; undefined without an engine table",
+    ),
     "kv_usage_mean": Metric("share", "the same, time-weighted over the run, idle time included"),
     "kv_held_peak": Metric(
         "share", "largest (capacity - free) / capacity: what the tree could give up counts too"
@@ -76,9 +79,16 @@ DEFINITIONS: dict[str, Metric] = {
     "aux_late": Metric("threads", "not finished at the boundary after their spawn, whatever became of them"),
     "aux_cancelled": Metric("threads", "ended by the end of their task"),
     "aux_malformed": Metric("threads", "whose output could not be parsed: nothing was evicted"),
-    "retractions": Metric("requests", "running requests, main and aux, taken back into the queue"),
-    "reclaimed_tokens": Metric("tokens", "unreferenced KV that the radix tree dropped to make room"),
-    "released_sessions": Metric("sessions", "idle sessions whose KV was dropped to make room"),
+    "retractions": Metric(
+        "requests",
+        "running requests, main and aux, taken back into the queue; without an engine table main's own count, undefined where there are aux threads: nobody counted theirs",
+    ),
+    "reclaimed_tokens": Metric(
+        "tokens", "unreferenced KV that the radix tree dropped to make room; undefined without an engine table"
+    ),
+    "released_sessions": Metric(
+        "sessions", "idle sessions whose KV was dropped to make room; undefined without an engine table"
+    ),
     **_percentiles_of("ttft_s", "s", "main step: submit to the end of the last prefill chunk's step"),
     **_percentiles_of("tpot_s", "s", "main step of 2 tokens or more: (end - first token) / (tokens - 1)"),
     **_percentiles_of("task_s", "s", "completed task: arrival to end"),
@@ -106,8 +116,8 @@ def metrics(record: RunRecord) -> dict[str, Value]:
     return {key: found[key] for key in (*DEFINITIONS, *reasons)}
 
 
-def _floats(table: pa.Table, name: str) -> Floats:
-    """Read a column; nan where it is null."""
+def floats(table: pa.Table, name: str) -> Floats:
+    """A column of a record's table; nan where it is null."""
     values: Floats = table[name].cast(pa.float64()).to_numpy()
     return values
 
@@ -136,11 +146,11 @@ def _completed(record: RunRecord) -> npt.NDArray[np.bool_]:
 def _run_time(record: RunRecord) -> float | None:
     if not record.tasks.num_rows:
         return None
-    return float(_floats(record.tasks, "end_s").max() - _floats(record.tasks, "start_s").min())
+    return float(floats(record.tasks, "end_s").max() - floats(record.tasks, "start_s").min())
 
 
 def _tasks(record: RunRecord) -> dict[str, Value]:
-    done, peak = _completed(record), _floats(record.tasks, "peak_tokens")
+    done, peak = _completed(record), floats(record.tasks, "peak_tokens")
     outcomes = {row["values"]: row["counts"] for row in pc.value_counts(record.tasks["outcome"]).to_pylist()}
     return {
         "tasks_total": done.size,
@@ -181,7 +191,7 @@ def _peak_rate(record: RunRecord, window_s: float) -> float | None:
     The output so far is a curve of jumps (first tokens) and ramps (the others). Its largest rise over a fixed
     width begins or ends at a kink, so trying those windows is exact.
     """
-    first, end, tokens = (_floats(record.turns, name) for name in ("first_token_s", "end_s", "output_tokens"))
+    first, end, tokens = (floats(record.turns, name) for name in ("first_token_s", "end_s", "output_tokens"))
     out = ~np.isnan(first) & (tokens > 0)
     first, end, tokens = first[out], end[out], tokens[out]
     if not first.size:
@@ -215,26 +225,33 @@ def _memory(record: RunRecord) -> dict[str, Value]:
         "kv_usage_peak": None,
         "kv_usage_mean": None,
         "kv_held_peak": None,
-        "retractions": _total(engine, "retracted"),
-        "reclaimed_tokens": _total(engine, "reclaimed_tokens"),
-        "released_sessions": _total(engine, "released_sessions"),
+        "retractions": _retractions(record),
+        "reclaimed_tokens": _total(engine, "reclaimed_tokens") if engine.num_rows else None,
+        "released_sessions": _total(engine, "released_sessions") if engine.num_rows else None,
     }
     if capacity and engine.num_rows:
-        held = capacity - _floats(engine, "kv_free")
+        held = capacity - floats(engine, "kv_free")
         found["kv_held_peak"] = float(held.max()) / capacity
-        found["kv_usage_peak"] = float((held - _floats(engine, "kv_tree_evictable")).max()) / capacity
+        found["kv_usage_peak"] = float((held - floats(engine, "kv_tree_evictable")).max()) / capacity
         found["kv_usage_mean"] = _usage_mean(record, capacity)
     return found
+
+
+def _retractions(record: RunRecord) -> int | None:
+    """Count them in the engine table; a server without a step log leaves that empty, and tells of main requests only."""
+    if record.engine.num_rows:
+        return _total(record.engine, "retracted")
+    return None if record.aux.num_rows else _total(record.turns, "retractions")
 
 
 def _usage_mean(record: RunRecord, capacity: int) -> float | None:
     """Weigh each engine row by its part of the run, from the first arrival to the last task end."""
     if not record.tasks.num_rows:
         return None
-    begin, end = _floats(record.tasks, "start_s").min(), _floats(record.tasks, "end_s").max()
-    t0, t1 = (np.clip(_floats(record.engine, name), begin, end) for name in ("t0_s", "t1_s"))
+    begin, end = floats(record.tasks, "start_s").min(), floats(record.tasks, "end_s").max()
+    t0, t1 = (np.clip(floats(record.engine, name), begin, end) for name in ("t0_s", "t1_s"))
     weight = t1 - t0
-    return _ratio(float(weight @ _floats(record.engine, "kv_used_mean")), float(weight.sum()) * capacity)
+    return _ratio(float(weight @ floats(record.engine, "kv_used_mean")), float(weight.sum()) * capacity)
 
 
 def _evictions(record: RunRecord) -> dict[str, Value]:
@@ -284,16 +301,16 @@ def _late(record: RunRecord) -> int:
 
 def _latencies(record: RunRecord) -> dict[str, Value]:
     turns, aux = record.turns, record.aux
-    first, tokens = _floats(turns, "first_token_s"), _floats(turns, "output_tokens")
+    first, tokens = floats(turns, "first_token_s"), floats(turns, "output_tokens")
     several = tokens > 1
-    tpot = (_floats(turns, "end_s") - first)[several] / (tokens[several] - 1)
+    tpot = (floats(turns, "end_s") - first)[several] / (tokens[several] - 1)
     lived: npt.NDArray[np.bool_] = pc.not_equal(aux["state"], "cancelled").to_numpy()
     samples = {
-        "ttft_s": first - _floats(turns, "submit_s"),
+        "ttft_s": first - floats(turns, "submit_s"),
         "tpot_s": tpot,
-        "task_s": (_floats(record.tasks, "end_s") - _floats(record.tasks, "start_s"))[_completed(record)],
-        "aux_ttft_s": _floats(aux, "first_token_s") - _floats(aux, "submit_s"),
-        "aux_e2e_s": (_floats(aux, "end_s") - _floats(aux, "submit_s"))[lived],
+        "task_s": (floats(record.tasks, "end_s") - floats(record.tasks, "start_s"))[_completed(record)],
+        "aux_ttft_s": floats(aux, "first_token_s") - floats(aux, "submit_s"),
+        "aux_e2e_s": (floats(aux, "end_s") - floats(aux, "submit_s"))[lived],
     }
     # nan: the event did not happen
     return {

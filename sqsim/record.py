@@ -357,13 +357,14 @@ def _bytes(path: Path) -> bytes:
         raise RecordError(f"{path}: cannot be read: {error.strerror}; check the file's permissions") from error
 
 
-def _no_constant(name: str) -> NoReturn:
+def no_constant(name: str) -> NoReturn:
+    """For `json.loads(..., parse_constant=no_constant)`: NaN and Infinity are a ValueError."""
     raise ValueError(f"{name} is not a number")
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(_bytes(path), parse_constant=_no_constant)
+        content = json.loads(_bytes(path), parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{path}: cannot be read as JSON ({error}); run the scenario again") from error
     if not isinstance(content, dict):

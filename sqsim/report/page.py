@@ -245,6 +245,17 @@ def _title(sources: Sources) -> str:
     return f"{names[0]}: one run" if runs == 1 else f"{names[0]}: {runs} runs"
 
 
+def _check_name(path: Path) -> None:
+    """Refuse a name that no page can show: an InputError."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        shown = str(path).encode(errors="backslashreplace").decode()
+        raise InputError(
+            f"report: {shown}: the name is not UTF-8, and the page has to show it; rename the directory"
+        ) from error
+
+
 def build_page(sources: Sequence[Path]) -> str:
     """One HTML page of at most 8 MB (UTF-8) from record and study directories; it opens without a network.
 
@@ -254,6 +265,8 @@ def build_page(sources: Sequence[Path]) -> str:
     """
     if not sources:
         raise InputError("report: no directory given; give the --output-dir of at least one run or study")
+    for path in sources:
+        _check_name(path)
     for detail in _DETAILS:
         page = _page(load(sources, detail.pieces), detail)
         if len(page.encode()) <= MAX_BYTES:

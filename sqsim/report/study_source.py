@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sqsim.errors import RecordError
+from sqsim.record import no_constant
 from sqsim.report.measures import Value
 from sqsim.report.sources import Kind
 
@@ -53,7 +54,7 @@ class StudyPart(_Part):
 def read_study(file: Path) -> StudyPart:
     """Read a study's results. RecordError names the file and what is wrong with it."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(file.read_bytes(), parse_constant=no_constant)
         schema = content.get("schema") if isinstance(content, dict) else None
         if schema != STUDY_SCHEMA:
             raise RecordError(f"{file}: schema is {schema!r}, this version reads {STUDY_SCHEMA!r}")
@@ -61,6 +62,6 @@ def read_study(file: Path) -> StudyPart:
     except ValidationError as error:
         faults = error.errors(include_url=False)[:3]
         reason = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = str(error)
     raise RecordError(f"{file}: cannot be read as a study ({reason}); run the study again")

@@ -15,7 +15,7 @@ from tasks import CARRIES, chain
 from tiny_record import table, tiny_record
 
 from sqsim.metrics import DEFINITIONS, judge_evictions, metrics, regret_tokens
-from sqsim.record import AUX, EVICTIONS, TABLES, TASKS, TURNS, RunRecord
+from sqsim.record import AUX, ENGINE, EVICTIONS, TABLES, TASKS, TURNS, RunRecord
 
 # SPEC.md, "Metrics" (docs/METRICS.md).
 CONTRACT = """tasks_total tasks_completed tasks_failed run_time_s output_tokens aux_output_tokens output_tok_s
@@ -115,10 +115,24 @@ def test_a_record_without_a_row_has_no_made_up_numbers():
         "kv_usage_peak",
         "kv_usage_mean",
         "ttft_s_p50",
+        "reclaimed_tokens",
+        "released_sessions",
         "wall_s",
     }
     assert all(found[key] is None for key in undefined)
     assert found["simulated"] is False
+
+
+def test_a_server_without_a_step_log_tells_of_mains_retractions_only():
+    """No engine table: turns say how often they were retracted, aux threads do not."""
+    record = tiny_record()
+    record.engine = ENGINE.empty_table()
+    found = metrics(record)
+    assert found["retractions"] is None
+    assert {found[key] for key in ("kv_usage_peak", "kv_usage_mean", "kv_held_peak")} == {None}
+    assert found["reclaimed_tokens"] is found["released_sessions"] is None
+    record.aux = AUX.empty_table()
+    assert metrics(record)["retractions"] == 1
 
 
 def test_types_are_plain():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import re
 from pathlib import Path
 
@@ -106,7 +107,6 @@ def test_missing_metrics_are_not_available_and_never_nan(tmp_path):
             for point in panel["points"][::2]:
                 point["metrics"] = dict.fromkeys(point["metrics"])
             for point in panel["points"][1::4]:
-                point["metrics"]["ttft_s_p50"] = math.nan
                 del point["metrics"]["retractions"]
 
     page = built(tmp_path, change)
@@ -253,6 +253,25 @@ def test_page_grows_coarser_before_it_grows_too_large(study, monkeypatch):
     monkeypatch.setattr(report, "MAX_BYTES", 1_000_000)
     with pytest.raises(InputError, match="keep fewer records"):
         build_page([study])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_study_with_what_is_no_number_is_refused(tmp_path, value):
+    def change(study):
+        study["panels"][0]["points"][0]["metrics"]["ttft_s_p50"] = value
+
+    with pytest.raises(
+        RecordError, match=r"study\.json: cannot be read as a study \((NaN|Infinity) is not a number"
+    ):
+        built(tmp_path, change)
+
+
+def test_a_name_that_no_page_can_show_is_refused(tmp_path):
+    place = tmp_path / os.fsdecode(b"caf\xe9")
+    write_record(fixtures.make_record(tasks=2), place)
+    with pytest.raises(InputError, match=r"caf\\udce9: the name is not UTF-8.*rename the directory") as error:
+        build_page([place])
+    str(error.value).encode()
 
 
 def test_what_cannot_be_read_is_named(tmp_path):
