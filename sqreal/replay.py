@@ -41,11 +41,19 @@ class Replay:
 
     `step_log`: the file in which the server's plugin writes its steps. Without one, computed and resident tokens are
     those of requests that were never retracted, and the engine table is empty. `time_scale` stretches every wait that
-    is not the server's: tools, users, arrivals. A ScenarioError: the scenario cannot be run as it is.
+    is not the server's: tools, users, arrivals. `await_aux` makes tools wait for the aux thread beside them, so that
+    whether a decision comes in time is no matter of this machine's speed: for the laws of token accounting, not for
+    timing. A ScenarioError: the scenario cannot be run as it is.
     """
 
     def __init__(
-        self, scenario: Scenario, server: Server, *, time_scale: float = 1.0, step_log: Path | None = None
+        self,
+        scenario: Scenario,
+        server: Server,
+        *,
+        time_scale: float = 1.0,
+        step_log: Path | None = None,
+        await_aux: bool = False,
     ) -> None:
         if scenario.engine.cache != "radix":
             raise ScenarioError(
@@ -58,6 +66,7 @@ class Replay:
         self._server = server
         self._time_scale = time_scale
         self._step_log = step_log
+        self._await_aux = await_aux
         self._agents = Agents(scenario)
         self._geometry: Geometry = geometry(str(scenario.model_path or scenario.model))
         self._limits = _limits(server, self._geometry)
@@ -138,7 +147,14 @@ class Replay:
     async def _run(self, progress: Progress | None) -> Stage:
         async with Client(self._server.url, self._server.failure) as client:
             await self._warm_up(client)
-            stage = Stage(client, self._ids, self._limits, self._agents.client(), self._time_scale)
+            stage = Stage(
+                client,
+                self._ids,
+                self._limits,
+                self._agents.client(),
+                self._time_scale,
+                await_aux=self._await_aux,
+            )
             try:
                 async with asyncio.TaskGroup() as stage.group:
                     for process in self._load(stage, progress):
@@ -235,6 +251,7 @@ class Replay:
             },
             "context_length": self._limits.context_length,
             "time_scale": self._time_scale,
+            "await_aux": self._await_aux,
             "server": {
                 "model": info.model,
                 "device": info.device,

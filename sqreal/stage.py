@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -94,10 +95,21 @@ class Stage:
     refused: list[str] = field(default_factory=list)
     broken: str = "interrupted"
     """What ended the tasks that did not end by themselves."""
+    await_aux: bool = False
+    """Whether tools return no sooner than the aux thread that runs beside them has ended."""
+    run_id: str = field(default_factory=lambda: secrets.token_hex(4))
 
     @property
     def now(self) -> float:
         return time.monotonic() - self.t0_s
+
+    def rid(self, name: str) -> str:
+        """Name a request so that no other run on this server shares it.
+
+        SGLang aborts a streamed request by its id once more, two seconds after its end (tokenizer_manager.py,
+        create_abort_task): that would end the same request of a run that follows at once.
+        """
+        return f"{self.run_id}/{name}"
 
     async def wait(self, seconds: float) -> None:
         """Wait as an agent would for tools, users and arrivals."""

@@ -64,18 +64,19 @@ class AgentTask:
         return None
 
     async def _main(self, step: RunMain) -> list[Action]:
-        input_ids, forced = self._stage.ids.call(self._number, step.prompt, step.output)
-        served = Served(self._stage.now, len(input_ids))
+        stage = self._stage
+        input_ids, forced = stage.ids.call(self._number, step.prompt, step.output)
+        served = Served(stage.now, len(input_ids))
         self._rows.main(step, served)
         exchange = Exchange(
-            main_rid(self._number, step.turn),
+            stage.rid(main_rid(self._number, step.turn)),
             step.prompt,
             len(forced),
             forced[-1],
-            self._stage.options.declares(step.output),
+            stage.options.declares(step.output),
             served,
         )
-        failure = await self._stage.send(exchange, input_ids, forced, self._prefilled)
+        failure = await stage.send(exchange, input_ids, forced, self._prefilled)
         if failure is not None:
             return self._loop.main_failed(failure)
         return self._loop.main_ended(served.resident_tokens, fresh=False)
@@ -91,6 +92,8 @@ class AgentTask:
             if child.turn == action.turn:
                 child.process = stage.group.create_task(child.task.process())
         await stage.wait(action.tool_wait_s)
+        if stage.await_aux and (running := [process for _, _, process in self._aux if not process.done()]):
+            await asyncio.wait(running)
         for child in self.children:
             if child.process is not None and child.join_turn <= action.turn + 1:
                 await asyncio.wait([child.process])
@@ -101,7 +104,7 @@ class AgentTask:
         input_ids, forced = self._stage.ids.call(self._number, aux.prompt, aux.output)
         served = Served(self._stage.now, len(input_ids))
         exchange = Exchange(
-            aux_rid(self._number, aux.index),
+            self._stage.rid(aux_rid(self._number, aux.index)),
             aux.prompt,
             len(forced),
             forced[-1],
@@ -124,7 +127,7 @@ class AgentTask:
         """End what still runs. An abort that overtakes its request is lost on the server, so it is said again."""
         for aux, _, process in self._aux:
             while not process.done():
-                await self._stage.client.abort(aux_rid(self._number, aux.index))
+                await self._stage.client.abort(self._stage.rid(aux_rid(self._number, aux.index)))
                 await asyncio.wait([process], timeout=_ABORT_AGAIN_S)
 
     def _close(self, start_s: float, end_s: float, outcome: str) -> None:

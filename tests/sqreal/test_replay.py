@@ -96,7 +96,7 @@ def test_warm_up_is_kept_out(tmp_path):
     with FakeServer().running() as server:
         on(server, scenario(tmp_path, [chain(1)]))
         assert server.flushes == 1
-        assert [request["rid"] for request in server.requests] == ["0/0/", "0/1/"]
+        assert [request["rid"].partition("/")[2] for request in server.requests] == ["0/0/", "0/1/"]
 
 
 def test_a_task_that_ends_aborts_its_aux_thread(tmp_path):
@@ -104,7 +104,7 @@ def test_a_task_that_ends_aborts_its_aux_thread(tmp_path):
     policy = {**POLICIES["sidequest"], "k": 1, "aux_tokens": 200, "spawn_without_cursors": True}
     with FakeServer(token_s=0.002).running() as server:
         _, record = on(server, scenario(tmp_path, [chain(1)], policy=policy), time_scale=0.0)
-        assert server.aborted == ["0/a0/"]
+        assert [rid.partition("/")[2] for rid in server.aborted] == ["0/a0/"]
     (aux,) = record.aux.to_pylist()
     assert (aux["state"], aux["end_s"], aux["named"]) == ("cancelled", None, [])
     assert 0 < aux["output_tokens"] < 200
