@@ -34,14 +34,13 @@ from sqsim.cli_run import print_run, require_completed
 from sqsim.errors import InputError, RunError
 from sqsim.metrics import metrics
 from sqsim.record import check_writable, write_record
+from sqsim.recording import SCHEDULE
 from sqsim.scenario import Scenario, load_scenario
 
 if TYPE_CHECKING:
     from sqreal.replay import Replay
     from sqreal.server import Progress
 
-SCHEDULE = "schedule"
-"""Where in a record's directory the recorded schedule is, for `sqsim lockstep`."""
 _SCHEDULE_TOKENS = 20_000_000
 """A schedule holds every prompt as text: with more tokens than this it is left out."""
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sqsim.cli_compare import print_comparison
 from sqsim.cli_output import (
     Json,
     Overwrite,
@@ -26,9 +27,9 @@ from sqsim.cli_output import (
 )
 from sqsim.cli_run import print_run, require_completed
 from sqsim.cli_trace import app as trace_app
-from sqsim.compare import MetricRow, compare
+from sqsim.compare.runs import compare
 from sqsim.lockstep import replay
-from sqsim.metrics import Value, metrics
+from sqsim.metrics import metrics
 from sqsim.record import check_writable, read_record, write_record
 from sqsim.report.page import build_page
 from sqsim.scenario import load_scenario
@@ -95,10 +96,6 @@ def study_command(
     print_line(f"study: {path}")
 
 
-_NOT_COMPARED = {"simulated", "wall_s"}
-"""Metrics that say how a record came to be, not what happened in it."""
-
-
 @app.command("compare")
 def compare_command(
     records: Annotated[
@@ -109,36 +106,21 @@ def compare_command(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Put runs side by side: metrics, differences in per cent, accounting turn by turn."""
-    names = [str(path) for path in records]
-    found = compare([read_record(path) for path in records], names, allow_other_traces=allow_other_traces)
+    """Put runs side by side: metrics, differences in per cent, accounting turn by turn.
+
+    Where real and simulated runs of one scenario are among them, these are held against each other: errors with their
+    sign, and the spread of repeated real runs as the noise floor.
+    """
+    found = compare(
+        [read_record(path, allow_incomplete=True) for path in records],
+        [str(path) for path in records],
+        directories=records,
+        allow_other_traces=allow_other_traces,
+    )
     if as_json:
         print_json(found.to_json())
-        return
-    for number, name in enumerate(names, 1):
-        print_line(f"{number}: {name}")
-    columns = ["1", *(text for n in range(2, len(names) + 1) for text in (str(n), "change %"))]
-    print_rows(
-        "metrics",
-        ["metric", *columns],
-        [[name, *_side_by_side(row)] for name, row in found.metrics.items() if name not in _NOT_COMPARED],
-    )
-    numbers = [str(n) for n in range(1, len(names) + 1)]
-    if found.differing:
-        print_rows(
-            "what differs", ["key", *numbers], [[key, *map(str, row)] for key, row in found.differing.items()]
-        )
-    missing = [[run, len(tasks), ", ".join(tasks[:5])] for run, tasks in found.missing_tasks.items() if tasks]
-    if missing:
-        print_rows("tasks that a run lacks", ["run", "tasks", "such as"], missing)
-    for account in found.accounting:
-        title = f"token accounting of {account.run} against 1: {account.turns} turns in both, {account.turns_differing} differ"
-        print_rows(title, ["column", "turns that differ"], [list(item) for item in account.by_column.items()])
-
-
-def _side_by_side(row: MetricRow) -> list[Value]:
-    first, *others = zip(row.values, row.change_percent, strict=True)
-    return [first[0], *(cell for pair in others for cell in pair)]
+    else:
+        print_comparison(found)
 
 
 @app.command("report")

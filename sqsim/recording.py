@@ -22,6 +22,9 @@ from sqsim.models.tokens import Run, concat, count, literal
 
 T = TypeVar("T")
 
+SCHEDULE = "schedule"
+"""Where in a real record's directory its recorded schedule is."""
+
 _FILES = ("server.json", "workload.json", "responses.json", "steps.jsonl.gz")
 _WINDOW = 127  # of a hybrid recording that does not state it: sliding_window 128, as in gpt-oss
 _AGAIN = "record the run again with the schedule recorder"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sqreal.cli import SCHEDULE, scenario_command, tiny_model_command
+from sqreal.cli import scenario_command, tiny_model_command
 from sqreal.client import Generation
 from sqreal.errors import ServerError
 from sqreal.replay import Replay, replay
@@ -20,6 +20,7 @@ from sqreal.stage import FaithError, note
 from sqsim.errors import InputError, RecordError, RunError, ScenarioError
 from sqsim.metrics import metrics
 from sqsim.record import read_record, write_record
+from sqsim.recording import SCHEDULE
 from sqsim.scenario import load_scenario
 from sqsim.simulate import simulate
 from sqsim.task_rows import Served

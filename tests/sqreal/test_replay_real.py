@@ -9,10 +9,10 @@ import sys
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from sqreal.cli import SCHEDULE
 from sqreal.replay import Replay
 from sqsim import lockstep
 from sqsim.record import read_record
+from sqsim.recording import SCHEDULE
 from sqsim.simulate import simulate
 from sqsim.trace.schema import Task
 from tests.sqreal.replays import ACCOUNTED, EVICTED, NAMED, POLICIES, busy, family, rows, scenario

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pytest
 from tiny_record import tiny_record
 
-from sqsim.compare import ACCOUNTED, TurnDifference, change_percent, compare
+from sqsim.compare.accounting import ACCOUNTED, Difference
+from sqsim.compare.runs import change_percent, compare
 from sqsim.errors import RecordError
 from sqsim.metrics import metrics
 from sqsim.record import TURNS, RunRecord
@@ -36,7 +37,8 @@ def test_a_run_differs_from_itself_in_nothing():
     assert found.differing == {}
     assert found.missing_tasks == {"a": [], "b": []}
     (account,) = found.accounting
-    assert (account.run, account.turns, account.turns_in_one, account.turns_differing) == ("b", 3, 0, 0)
+    assert (account.base, account.run, account.same) == ("a", "b", True)
+    assert (account.turns.rows, account.aux.rows, account.evictions.rows) == (3, 2, 1)
 
 
 def test_every_metric_stands_side_by_side():
@@ -94,7 +96,7 @@ def test_runs_on_other_traces_are_refused_unless_allowed():
         RecordError, match=r"b: ran on other traces than a \(sha256 cdcdcdcdcdcd, not abababababab\); "
     ):
         compare(records, ["a", "b"])
-    assert compare(records, allow_other_traces=True).accounting[0].turns == 3
+    assert compare(records, allow_other_traces=True).accounting[0].turns.rows == 3
 
 
 def test_a_trace_is_known_by_its_content_not_by_its_path():
@@ -109,16 +111,16 @@ def test_a_comparison_takes_two(number):
         compare([tiny_record()] * number)
 
 
-@pytest.mark.parametrize("column", ACCOUNTED)
+@pytest.mark.parametrize("column", ACCOUNTED["turns"])
 def test_accounts_are_compared_turn_by_turn(column):
     """Law 10: a simulation and a measurement of one policy account for the same tokens in every turn."""
     base = tiny_record()
     values = base.turns[column].to_pylist()
     changed = with_column(tiny_record(), column, [values[0], values[1], values[2] + 7])
     (account,) = compare([base, changed]).accounting
-    assert account.differences == [TurnDifference("a", 1, column, values[2], values[2] + 7)]
-    assert (account.turns_differing, account.resident_by_one) == (1, 0)
-    assert account.by_column == {name: int(name == column) for name in ACCOUNTED}
+    assert account.turns.differences == [Difference("a", 1, column, values[2], values[2] + 7)]
+    assert (account.turns.rows_differing, account.resident_by_one) == (1, 0)
+    assert account.turns.by_column == {name: int(name == column) for name in ACCOUNTED["turns"]}
 
 
 def test_one_token_of_resident_kv_is_told_apart():
@@ -126,23 +128,23 @@ def test_one_token_of_resident_kv_is_told_apart():
     values = tiny_record().turns["resident_tokens_after"].to_pylist()
     changed = with_column(tiny_record(), "resident_tokens_after", [values[0] - 1, values[1], values[2] + 2])
     (account,) = compare([tiny_record(), changed]).accounting
-    assert (account.turns_differing, account.resident_by_one) == (2, 1)
+    assert (account.turns.rows_differing, account.resident_by_one) == (2, 1)
 
 
 def test_turns_of_one_run_only_are_counted():
     fewer = tiny_record()
     fewer.turns = fewer.turns.filter(pc.equal(fewer.turns["turn"], 0))
     (account,) = compare([tiny_record(), fewer]).accounting
-    assert (account.turns, account.turns_in_one) == (2, 1)
+    assert (account.turns.rows, account.turns.rows_in_one) == (2, 1)
 
 
 def test_a_comparison_is_json():
     changed = with_column(tiny_record(), "cached_tokens", [1, 2, 3])
     plain = json.loads(json.dumps(compare([tiny_record(), changed], ["a", "b"]).to_json(), allow_nan=False))
     assert plain["metrics"]["cached_tokens"]["values"] == [110, 6]
-    assert plain["accounting"][0]["differences"][0] == {
+    assert plain["accounting"][0]["turns"]["differences"][0] == {
         "task": "a",
-        "turn": 0,
+        "index": 0,
         "column": "cached_tokens",
         "base": 0,
         "other": 1,

@@ -24,7 +24,7 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"des"},
     {"simulate"},
     {"report", "study", "study_file", "compare", "support"},
-    {"cli", "cli_output", "cli_run", "cli_trace"},
+    {"cli", "cli_compare", "cli_output", "cli_run", "cli_trace"},
 ]
 PURE = ("agent", "models", "trace/schema.py", "trace/references.py")
 READERS = {"agent/aux_thread.py", "agent/policies/oracle.py", "metrics.py"}
