@@ -9,6 +9,7 @@ import simpy
 from sqsim.agent.turn_loop import Action, AuxThread, Clear, Finish, RunMain, RunTools, Spawn, TurnLoop
 from sqsim.agents import ClientOptions, aux_rid, main_rid
 from sqsim.des.engine import Engine, Submission
+from sqsim.models.radix import Trail
 from sqsim.models.request import Request
 from sqsim.task_rows import Served, Tables, TaskRows
 
@@ -49,6 +50,7 @@ class AgentTask:
         self._rows = TaskRows(name, parent)
         self._session = f"s{number}/" if options.sessions else None
         self._aux: list[tuple[AuxThread, Submission]] = []
+        self._main_request: Request | None = None  # the last one; it knows where the tree met this task
 
     def process(self) -> Events:
         """From the first boundary to the end, however it comes."""
@@ -60,6 +62,9 @@ class AgentTask:
                 break
             actions = self._loop.tools_returned(kv_kept=self._kv_kept())
         self._close(start_s, outcome)
+
+    def _trail(self) -> Trail | None:
+        return None if self._main_request is None else self._main_request.trail
 
     def _kv_kept(self) -> bool:
         return self._session is None or self._engine.has_session(self._session)
@@ -89,7 +94,9 @@ class AgentTask:
             max_new_tokens=self._options.declares(step.output),
             session=self._session,
             publish_tokens=step.first_prompt_tokens if self._session else None,
+            trail=self._trail(),
         )
+        self._main_request = request
         submission = self._engine.submit(request)
         yield submission.first_token | submission.done
         if submission.first_token.triggered:
@@ -128,6 +135,7 @@ class AgentTask:
             role="aux",
             session=self._session,
             fork_tokens=aux.fork_tokens if self._session is not None else None,
+            trail=self._trail(),
         )
         submission = self._engine.submit(request)
         self._aux.append((aux, submission))

@@ -239,7 +239,7 @@ class QueueOrder:
         elif waiting:
             if self.refresh_calls % REFRESH_INTERVAL == 0:
                 for request in reversed(waiting[:QUEUE_MATCH_MAX]):
-                    self._kv.tree.match(request.context, request.known)
+                    self._kv.tree.match(request.context, request.known, request.trail)
                     self.touched.append(request.known)
             self.refresh_calls += 1
 

@@ -10,7 +10,7 @@ from sqsim.models.limits import Limits
 from sqsim.models.pool import Row
 from sqsim.models.radix import Node, RadixTree
 from sqsim.models.request import Request
-from sqsim.models.sliding_window import WindowNode, WindowTree
+from sqsim.models.sliding_window import WindowTree
 from sqsim.models.tokens import concat, count
 
 
@@ -62,7 +62,7 @@ def _audit_structure(tree: RadixTree, page: int) -> None:
         parent = node.parent
         assert parent is not None
         assert node in parent.children.values(), "a node its parent does not know"
-        assert parent is tree.root or parent.locks >= node.locks, "a node is held more often than its parent"
+        assert parent.locks or not node.locks, "a node is held and its parent is not"
         if node.locks:
             protected += node.tokens
         else:
@@ -74,17 +74,22 @@ def _audit_structure(tree: RadixTree, page: int) -> None:
 
 
 def _audit_locks(tree: RadixTree, rows: Sequence[Row]) -> None:
-    held: Counter[Node] = Counter()
+    expected: Counter[Node] = Counter()  # rows that lock a node, and children that are held
+    held: set[Node] = set()
     for row in rows:
-        node = row.lock.node if row.lock is not None else tree.root
-        depth = 0
+        if row.lock is None:
+            continue
+        node, depth = row.lock.node, 0
+        expected[node] += 1
         while node.parent is not None:
-            held[node] += 1
             depth += node.tokens
+            if node not in held:
+                held.add(node)
+                expected[node.parent] += 1
             node = node.parent
-        assert row.lock is None or depth == row.shared, f"a row shares {row.shared} tokens and locks {depth}"
+        assert depth == row.shared, f"a row shares {row.shared} tokens and locks {depth}"
     for node in tree.nodes():
-        assert node.locks == held[node], f"a node with {node.locks} locks is held by {held[node]} rows"
+        assert node.locks == expected[node], f"a node with {node.locks} locks is held {expected[node]} times"
 
 
 def _audit_windows(tree: WindowTree, rows: Sequence[Row], limits: Limits) -> None:
@@ -105,7 +110,6 @@ def _audit_windows(tree: WindowTree, rows: Sequence[Row], limits: Limits) -> Non
     live = set(tree.live_nodes())
     evictable = protected = 0
     for node in tree.nodes():
-        assert isinstance(node, WindowNode)
         assert node.window_locks == held[node], (
             f"a node with {node.window_locks} window locks is held by {held[node]} rows"
         )
@@ -134,7 +138,7 @@ def _audit_pool(kv: KvCache, rows: Sequence[Row], limits: Limits) -> None:
     )
     assert kv.pool.free >= 0, f"{kv.pool.free} free slots"
     if limits.swa_capacity is not None:
-        in_tree = sum(node.tokens for node in kv.tree.nodes() if isinstance(node, WindowNode) and node.live)
+        in_tree = sum(node.tokens for node in kv.tree.nodes() if node.live)
         owned = sum(-(-row.length // page) * page - max(row.shared, row.slid) for row in rows)
         total = kv.pool.window_free + in_tree + owned
         assert total == limits.swa_capacity, (

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from sqsim.models.limits import SLIDE_INTERVAL, Limits
 from sqsim.models.pool import Pool, Row
-from sqsim.models.radix import Node, RadixTree
+from sqsim.models.radix import Node, Place, RadixTree, Trail
 from sqsim.models.request import Request
 from sqsim.models.session import Sessions
-from sqsim.models.sliding_window import WindowNode, WindowTree
+from sqsim.models.sliding_window import WindowTree
+from sqsim.models.tokens import place
 
 
 class KvCache:
@@ -54,7 +55,9 @@ class KvCache:
             if request.prefix:
                 request.lender = session
                 return self.tree.root
-        node, request.prefix, request.branch = self.tree.match(request.context, request.known - 1)
+        node, request.prefix, request.branch = self.tree.match(
+            request.context, request.known - 1, request.trail
+        )
         return node
 
     def admit(self, request: Request, node: Node) -> None:
@@ -237,7 +240,7 @@ class KvCache:
 
     def _reclaimed(self, node: Node, leaves: list[int]) -> int:
         """Account for a leaf that left the tree; returns the window slots it had."""
-        window = node.tokens if isinstance(node, WindowNode) and node.live else 0
+        window = node.tokens if node.live else 0
         self.pool.give(node.tokens, window)
         leaves.append(node.tokens)
         return window
@@ -253,15 +256,20 @@ class KvCache:
         if pool.hybrid and running:
             pool.slide(row, upto - 1, self._window_floor(request))
         aligned = pool.floor(upto)
-        inserted = tree.insert(request.context, aligned, row.shared, row.slid)
+        context, total = request.context, request.n_in + request.says
+        start = None
+        if row.lock is not None:
+            start = Place(row.lock.node, row.shared, place(context, total, row.shared))
+        inserted = tree.insert(context, aligned, row.shared, row.slid, start)
         pool.give(inserted.duplicates, inserted.window_duplicates)
         if not pool.hybrid and 0 < pool.floor(request.n_in) < aligned:
             # Output and prompt become nodes of their own (rule 28); the walk refreshes the prompt's recency.
-            tree.insert(request.context, pool.floor(request.n_in), aligned)
-        if row.lock is not None:
-            tree.unlock(row.lock)
-        row.lock = tree.lock(inserted.node)
+            tree.insert(context, pool.floor(request.n_in), aligned, start=start)
+        released, row.lock = row.lock, tree.lock(inserted.node)
+        if released is not None:
+            tree.unlock(released)
         row.shared = aligned
+        request.trail = Trail(context, Place(inserted.node, aligned, place(context, total, aligned)))
         if branch is not None:
             request.branch = None
             if running:

@@ -3,10 +3,15 @@
 A node holds the KV of one run of tokens behind its parent's. Keys are `Tokens`, so match, insert and split cost runs
 and not tokens. With pages, every boundary lies on a whole page and children are told apart by their whole first page.
 
-Recency (rule 32) is a counter: a match stamps its end node now and each ancestor slightly older; an insert stamps
-the nodes it walks one after the other, the new leaf newest; a split stamps the lower part at the split. Only leaves
-without a lock can be evicted, oldest stamp first, whole nodes. They wait in a heap whose entries are checked when
-popped: a stamp only grows, so an outdated entry is put back where it belongs now.
+Recency (rule 32): a match or an insertion touches the whole path to its end; a split stamps the lower part just before.
+Only leaves without a lock can be evicted, least recent first, whole nodes, so an inner node's recency counts for nothing
+until it becomes a leaf. It is written down at the end of a touched path only, and handed up when a leaf goes: by then a
+node has heard of every touch that went through it. Candidates wait in a heap whose entries are checked when popped: a
+stamp only grows, so an outdated entry is put back where it belongs now.
+
+Nor do locks walk the whole path: a node counts its own and, as one each, its children that are held.
+
+A conversation comes back to where it was. Whoever keeps its `Trail` spares the walk down from the root.
 """
 
 from __future__ import annotations
@@ -15,24 +20,37 @@ import heapq
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from sqsim.models.tokens import Run, Tokens
+from sqsim.models.tokens import Run, Tokens, common_prefix
 
-_TICK = 1 << 20  # room between two ticks for the ancestors of one match; deeper paths than this do not occur
+At = tuple[int, int]
+"""A place in a context: (index of the run, tokens into it)."""
 
 
 class Node:
-    """`tokens` tokens of KV behind the parent's, held by `locks` rows."""
+    """`tokens` tokens of KV behind the parent's; `locks`: rows that hold it, and children that are held.
 
-    __slots__ = ("children", "key", "locks", "parent", "queued", "stamp", "tokens")
+    The last four are for a tree with window slots (sliding_window.py).
+    """
+
+    __slots__ = (
+        *("children", "gone", "key", "locks", "parent", "queued", "stamp", "tokens", "touched"),
+        *("live", "newer", "older", "window_locks"),
+    )
 
     def __init__(self, key: Tokens, tokens: int, parent: Node | None, stamp: int) -> None:
         self.key = key
         self.tokens = tokens
-        self.parent = parent  # None for the root, and for a node that left the tree
+        self.parent = parent  # None for the root
         self.children: dict[Hashable, Node] = {}
         self.locks = 0
-        self.stamp = stamp
+        self.stamp = stamp  # its recency, once it is a leaf
+        self.touched = 0  # the last touch that ended here, or below in a leaf that is gone
         self.queued = False  # does the heap have an entry of it?
+        self.gone = False  # it left the tree
+        self.live = False  # does it hold window slots?
+        self.window_locks = 0  # rows that hold on to them
+        self.newer: Node = self  # neighbours in the recency list of window slots; itself when not in it
+        self.older: Node = self
 
 
 class Lock(NamedTuple):
@@ -58,6 +76,24 @@ class Insertion(NamedTuple):
     window_duplicates: int
 
 
+class Place(NamedTuple):
+    """The end of a node: `tokens` from the root, at `at` of the context that is looked up."""
+
+    node: Node
+    tokens: int
+    at: At
+
+
+class Trail(NamedTuple):
+    """Where a conversation's last insertion ended, and what it had inserted: where its next match may begin.
+
+    It changes no result. Nodes that left the tree since are stepped over, a context that has changed is compared.
+    """
+
+    context: Tokens
+    place: Place
+
+
 class RadixTree:
     """The tree over full-attention slots; sliding_window.py adds the window slots."""
 
@@ -68,29 +104,42 @@ class RadixTree:
         self._heap: list[tuple[int, int, Node]] = []
         self.evictable = 0  # tokens in nodes without a lock
         self.protected = 0  # tokens in nodes with one
-        self.root = self._node((), 0, None)
+        self.root = Node((), 0, None, 0)
         self.root.locks = 1
 
-    def match(self, context: Tokens, limit: int) -> Match:
+    def match(self, context: Tokens, limit: int, trail: Trail | None = None) -> Match:
         """Longest prefix of the first `limit` tokens that is in the tree; refreshes its path, may split its end."""
         limit -= limit % self._page
-        return self._match(context, limit) if limit else Match(self.root, 0)
-
-    def insert(self, context: Tokens, limit: int, owned_from: int = 0, slid: int = 0) -> Insertion:
-        """Put the first `limit` tokens (whole pages) of a row into the tree.
-
-        The row owns its slots from `owned_from` on; where the tree has the tokens already, those are duplicates. Its
-        window slots below `slid` are gone.
-        """
-        assert limit % self._page == 0, f"insert of {limit} tokens, page size {self._page}"
-        self.root.stamp = self._tick()
-        node, matched, window_duplicates = self.root, 0, 0
-        at = (0, 0)
+        if not limit:
+            return Match(self.root, 0)
+        node, matched, at = self._begin(context, limit, trail)
         while matched < limit:
             child = node.children.get(self._first(context, at))
             if child is None:
                 break
-            child.stamp = self._tick()
+            shared, at = self._agree(child, context, at, limit - matched)
+            matched += shared
+            if shared < child.tokens:
+                node = self._split(child, shared)
+                break
+            node = child
+        return self._found(node, matched)
+
+    def insert(
+        self, context: Tokens, limit: int, owned_from: int = 0, slid: int = 0, start: Place | None = None
+    ) -> Insertion:
+        """Put the first `limit` tokens (whole pages) of a row into the tree.
+
+        The row owns its slots from `owned_from` on; where the tree has the tokens already, those are duplicates. Its
+        window slots below `slid` are gone. `start`: a node that these tokens are known to reach.
+        """
+        assert limit % self._page == 0, f"insert of {limit} tokens, page size {self._page}"
+        node, matched, at = Place(self.root, 0, (0, 0)) if start is None else self._climb(context, start, limit)
+        window_duplicates = 0
+        while matched < limit:
+            child = node.children.get(self._first(context, at))
+            if child is None:
+                break
             shared, after = self._agree(child, context, at, limit - matched)
             if shared < child.tokens:
                 child = self._split(child, shared)
@@ -102,28 +151,30 @@ class RadixTree:
         duplicates = max(0, matched - owned_from)
         if matched < limit:
             node = self._grow(node, _piece(context, at, limit - matched), limit - matched, matched, slid)
-        self._touch_window(node)
+        self._touch(node)
         return Insertion(node, duplicates, window_duplicates)
 
     def lock(self, node: Node) -> Lock:
         """Hold the path from `node` to the root."""
-        held = node
-        while held.parent is not None:
-            if not held.locks:
-                self.evictable -= held.tokens
-                self.protected += held.tokens
+        held: Node | None = node
+        while held is not None:
             held.locks += 1
+            if held.locks > 1:
+                break  # its ancestors are held already; the root always is
+            self.evictable -= held.tokens
+            self.protected += held.tokens
             held = held.parent
         return Lock(node)
 
     def unlock(self, lock: Lock) -> None:
         """Undo a lock."""
-        node = lock.node
-        while node.parent is not None:
+        node: Node | None = lock.node
+        while node is not None:
             node.locks -= 1
-            if not node.locks:
-                self.evictable += node.tokens
-                self.protected -= node.tokens
+            if node.locks:
+                break
+            self.evictable += node.tokens
+            self.protected -= node.tokens
             node = node.parent
         self._offer(lock.node)
 
@@ -157,7 +208,7 @@ class RadixTree:
 
     def is_free_leaf(self, node: Node) -> bool:
         """Whether this node may be evicted as a whole."""
-        return not node.children and not node.locks and node.parent is not None
+        return not (node.children or node.locks or node.window_locks or node.gone)
 
     def nodes(self) -> Iterator[Node]:
         """Every node but the root, parents before children."""
@@ -169,44 +220,32 @@ class RadixTree:
 
     # What a tree with window slots does more.
 
-    def _node(self, key: Tokens, tokens: int, parent: Node | None) -> Node:
-        return Node(key, tokens, parent, self._tick())
-
     def _overlap(self, node: Node, start: int, slid: int) -> int:  # noqa: ARG002
         return 0
 
-    def _touch_window(self, node: Node) -> None:
-        pass
+    def _touch(self, node: Node) -> None:
+        """The path to `node` was used just now."""
+        node.stamp = node.touched = self._tick()
+
+    def _found(self, node: Node, matched: int) -> Match:
+        """What a match that reached `node` may use."""
+        self._touch(node)
+        return Match(node, matched)
 
     def _grow(self, parent: Node, key: Tokens, tokens: int, start: int, slid: int) -> Node:  # noqa: ARG002
-        leaf = self._node(key, tokens, parent)
+        leaf = Node(key, tokens, parent, self._tick())
         parent.children[self._first(key, (0, 0))] = leaf
         self.evictable += tokens
         self._offer(leaf)
         return leaf
 
-    def _match(self, context: Tokens, limit: int) -> Match:
-        node, matched = self.root, 0
-        at = (0, 0)
-        while matched < limit:
-            child = node.children.get(self._first(context, at))
-            if child is None:
-                break
-            shared, at = self._agree(child, context, at, limit - matched)
-            matched += shared
-            if shared < child.tokens:
-                node = self._split(child, shared)
-                break
-            node = child
-        self._stamp_path(node)
-        return Match(node, matched)
-
     def _split(self, node: Node, at: int) -> Node:
         """Cut a node in two; the new upper part is returned, the lower one keeps its identity."""
         assert node.parent is not None
         first = self._first(node.key, (0, 0))
-        upper = self._node(_piece(node.key, (0, 0), at), at, node.parent)
-        upper.locks = node.locks
+        upper = Node(_piece(node.key, (0, 0), at), at, node.parent, self._tick())
+        upper.locks = 1 if node.locks else 0
+        upper.touched = node.touched
         node.parent.children[first] = upper
         node.key, node.tokens = (
             _piece(node.key, _advance(node.key, (0, 0), at), node.tokens - at),
@@ -220,22 +259,17 @@ class RadixTree:
         parent = node.parent
         assert parent is not None
         del parent.children[self._first(node.key, (0, 0))]
-        node.parent = None
+        node.gone = True
+        parent.stamp = max(parent.stamp, node.touched)
+        parent.touched = max(parent.touched, node.touched)
         self.evictable -= node.tokens
         self._offer(parent)
 
     # Recency.
 
     def _tick(self) -> int:
-        self._clock += _TICK
+        self._clock += 1
         return self._clock
-
-    def _stamp_path(self, node: Node | None) -> None:
-        stamp = self._tick()
-        while node is not None:
-            node.stamp = stamp
-            stamp -= 1
-            node = node.parent
 
     def _entry(self, node: Node) -> tuple[int, int, Node]:
         self._pushed += 1
@@ -246,18 +280,37 @@ class RadixTree:
             node.queued = True
             heapq.heappush(self._heap, self._entry(node))
 
-    # Walking a context: `at` is (index of the run, tokens into it).
+    # Walking a context.
 
-    def _first(self, context: Tokens, at: tuple[int, int]) -> Hashable:
+    def _begin(self, context: Tokens, limit: int, trail: Trail | None) -> Place:
+        """Where a match may begin: the deepest node of a trail that is in the tree and agrees with the context."""
+        if trail is None:
+            return Place(self.root, 0, (0, 0))
+        known, place = trail
+        index, offset = place.at
+        same = not offset and context[:index] == known[:index]
+        return self._climb(context, place, limit if same else min(limit, common_prefix(context, known)), same)
+
+    def _climb(self, context: Tokens, place: Place, limit: int, same: bool = True) -> Place:
+        """The deepest node on the way up from a place that is in the tree and ends within `limit` tokens.
+
+        `same`: the place's `at` holds for this context.
+        """
+        node, tokens, at = place
+        while node.gone or tokens > limit:
+            assert node.parent is not None, "the root stays, and ends at 0"
+            tokens -= node.tokens
+            node, same = node.parent, False
+        return Place(node, tokens, at if same else _advance(context, (0, 0), tokens))
+
+    def _first(self, context: Tokens, at: At) -> Hashable:
         """What tells a child apart from its siblings: its first page of tokens."""
         if self._page == 1:
             segment, start, _ = context[at[0]]
             return segment, start + at[1]
         return _piece(context, at, self._page)
 
-    def _agree(
-        self, node: Node, context: Tokens, at: tuple[int, int], limit: int
-    ) -> tuple[int, tuple[int, int]]:
+    def _agree(self, node: Node, context: Tokens, at: At, limit: int) -> tuple[int, At]:
         """How many tokens of the node the context repeats (whole pages), and where the context goes on.
 
         The place is only meaningful when the whole node agrees.
@@ -284,7 +337,7 @@ class RadixTree:
         return shared - shared % self._page, (index, offset)
 
 
-def _advance(context: Tokens, at: tuple[int, int], tokens: int) -> tuple[int, int]:
+def _advance(context: Tokens, at: At, tokens: int) -> At:
     """The place `tokens` tokens behind `at`."""
     index, offset = at
     left = tokens + offset
@@ -297,7 +350,7 @@ def _advance(context: Tokens, at: tuple[int, int], tokens: int) -> tuple[int, in
     return index, left
 
 
-def _piece(context: Tokens, at: tuple[int, int], tokens: int) -> Tokens:
+def _piece(context: Tokens, at: At, tokens: int) -> Tokens:
     """`tokens` tokens from `at` on, as a sequence of its own."""
     index, offset = at
     stop, rest = _advance(context, at, tokens)

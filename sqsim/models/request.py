@@ -13,6 +13,7 @@ from sqsim.models.tokens import Tokens, concat, count
 
 if TYPE_CHECKING:
     from sqsim.models.pool import Row
+    from sqsim.models.radix import Trail
     from sqsim.models.session import Session
 
 Role = Literal["main", "aux"]
@@ -37,6 +38,7 @@ class Request:
     session: str | None = None  # main: the streaming session whose next turn this is; aux: the session it forks
     fork_tokens: int | None = None  # aux in a session: reads the session's row up to here
     publish_tokens: int | None = None  # first turn of a session: how much of the prompt the tree may keep
+    trail: Trail | None = None  # where the tree last met this conversation; a short cut, kept up to date
 
     # Progress.
     n_in: int = field(init=False)

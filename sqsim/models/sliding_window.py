@@ -16,37 +16,17 @@ from sqsim.models.radix import Lock, Match, Node, RadixTree
 from sqsim.models.tokens import Tokens
 
 
-class WindowNode(Node):
-    """A node that may hold window slots, of which `window_locks` rows hold on to."""
-
-    __slots__ = ("live", "newer", "older", "window_locks")
-
-    def __init__(self, key: Tokens, tokens: int, parent: Node | None, stamp: int) -> None:
-        super().__init__(key, tokens, parent, stamp)
-        self.live = False
-        self.window_locks = 0
-        self.newer: WindowNode = self  # neighbours in the recency list; itself when not in it
-        self.older: WindowNode = self
-
-
-def _window_node(node: Node | None) -> WindowNode:
-    assert isinstance(node, WindowNode), "a window tree holds window nodes only"
-    return node
-
-
 class WindowTree(RadixTree):
     """A radix tree with window slots; `window` tokens before a position make it reusable."""
 
     def __init__(self, page: int, window: int) -> None:
         self._window = window
         self._tail = -(-window // page) * page  # a window in whole pages
-        self._ends = WindowNode(
-            (), 0, None, 0
-        )  # between the most recent (its `older`) and the oldest (its `newer`)
+        self._ends = Node((), 0, None, 0)  # between the most recent (its `older`) and the oldest (its `newer`)
         self.window_evictable = 0
         self.window_protected = 0
         super().__init__(page)
-        _window_node(self.root).window_locks = 1
+        self.root.window_locks = 1
 
     def lock(self, node: Node) -> Lock:
         """Hold the path in the full pool, and a window of it (whole nodes) in the window pool."""
@@ -54,7 +34,7 @@ class WindowTree(RadixTree):
         covered = 0
         held = node
         while held.parent is not None and covered < self._window:
-            self._hold_window(_window_node(held))
+            self._hold_window(held)
             covered += held.tokens
             held = held.parent
         return Lock(node, covered)
@@ -64,7 +44,7 @@ class WindowTree(RadixTree):
         covered = lock.window
         held = lock.node
         while covered > 0:
-            self._drop_window(_window_node(held))
+            self._drop_window(held)
             covered -= held.tokens
             assert held.parent is not None
             held = held.parent
@@ -74,18 +54,13 @@ class WindowTree(RadixTree):
         """Evictable window slots that a lock on `node` would withdraw."""
         tokens = covered = 0
         while node.parent is not None and covered < self._window:
-            window_node = _window_node(node)
-            if window_node.live and not window_node.window_locks:
+            if node.live and not node.window_locks:
                 tokens += node.tokens
             covered += node.tokens
             node = node.parent
         return tokens
 
-    def is_free_leaf(self, node: Node) -> bool:
-        """Whether this node may be evicted as a whole: not while a row holds its window slots."""
-        return super().is_free_leaf(node) and not _window_node(node).window_locks
-
-    def window_victims(self) -> Iterator[WindowNode]:
+    def window_victims(self) -> Iterator[Node]:
         """Nodes with window slots nobody holds, oldest first; the caller evicts each before it asks for the next."""
         node = self._older_end(self._ends)
         while node is not self._ends:
@@ -93,18 +68,18 @@ class WindowTree(RadixTree):
             yield node
             node = following
 
-    def evict_window(self, node: WindowNode) -> None:
+    def evict_window(self, node: Node) -> None:
         """Free a node's window slots only."""
         self.window_evictable -= node.tokens
         node.live = False
         self._unlink(node)
 
-    def evict_leaf(self, node: WindowNode) -> None:
+    def evict_leaf(self, node: Node) -> None:
         """Free a leaf as a whole."""
         assert self.is_free_leaf(node)
         self._remove(node)
 
-    def live_nodes(self) -> Iterator[WindowNode]:
+    def live_nodes(self) -> Iterator[Node]:
         """The recency list, most recent first."""
         node = self._ends.older
         while node is not self._ends:
@@ -113,36 +88,25 @@ class WindowTree(RadixTree):
 
     # The hooks of RadixTree.
 
-    def _node(self, key: Tokens, tokens: int, parent: Node | None) -> Node:
-        return WindowNode(key, tokens, parent, self._tick())
-
-    def _match(self, context: Tokens, limit: int) -> Match:
-        node, matched = self.root, 0
-        usable, usable_tokens = self.root, 0
-        run: float = float("inf")  # live tokens without a gap up to here; everything, while nothing is dead
-        at = (0, 0)
-        while matched < limit:
-            child = node.children.get(self._first(context, at))
-            if child is None:
-                break
-            shared, at = self._agree(child, context, at, limit - matched)
-            partial = shared < child.tokens
-            node = self._split(child, shared) if partial else child
-            matched += shared
-            run = run + node.tokens if _window_node(node).live else 0
-            if run >= self._window:
-                usable, usable_tokens = node, matched
-            if partial:
-                break
-        self._touch_window(usable)
-        self._stamp_path(usable)
-        return Match(usable, usable_tokens, matched if matched > usable_tokens else None)
+    def _found(self, node: Node, matched: int) -> Match:
+        """The deepest node of the path so that a window before its end is live, or everything from the root."""
+        usable, tokens = node, matched
+        live = 0
+        at, start = node, matched
+        while at.parent is not None and live < self._window:
+            live += at.tokens
+            start -= at.tokens
+            if not at.live:
+                live, usable, tokens = 0, at.parent, start
+            at = at.parent
+        self._touch(usable)
+        return Match(usable, tokens, matched if matched > tokens else None)
 
     def _split(self, node: Node, at: int) -> Node:
-        upper, lower = _window_node(super()._split(node, at)), _window_node(node)
-        upper.live, upper.window_locks = lower.live, lower.window_locks
+        upper = super()._split(node, at)
+        upper.live, upper.window_locks = node.live, node.window_locks
         if upper.live:
-            self._link(upper, lower)
+            self._link(upper, node)
         return upper
 
     def _overlap(self, node: Node, start: int, slid: int) -> int:
@@ -150,49 +114,47 @@ class WindowTree(RadixTree):
 
         A dead node takes over the row's live window slots instead.
         """
-        known = _window_node(node)
-        if known.live:
-            return known.tokens - min(max(slid - start, 0), known.tokens)
+        if node.live:
+            return node.tokens - min(max(slid - start, 0), node.tokens)
         live_from = max(start, slid)
-        if live_from < start + known.tokens:
+        if live_from < start + node.tokens:
             if live_from > start:
-                self._split(known, live_from - start)
-            self._revive(known)
+                self._split(node, live_from - start)
+            self._revive(node)
         return 0
 
     def _grow(self, parent: Node, key: Tokens, tokens: int, start: int, slid: int) -> Node:
         """A new leaf: what slid out is dead, and the last window is a node of its own so that locking it is cheap."""
-        leaf = _window_node(super()._grow(parent, key, tokens, start, slid))
+        leaf = super()._grow(parent, key, tokens, start, slid)
         live_from = max(start, slid)
         if live_from < start + tokens:
             if live_from > start:
                 self._split(leaf, live_from - start)
             if leaf.tokens > self._tail:
-                self._revive(_window_node(self._split(leaf, leaf.tokens - self._tail)))
+                self._revive(self._split(leaf, leaf.tokens - self._tail))
             self._revive(leaf)
         return leaf
 
     def _remove(self, node: Node) -> None:
-        gone = _window_node(node)
-        super()._remove(gone)
-        if gone.live:
-            self.window_evictable -= gone.tokens
-            self._unlink(gone)
+        super()._remove(node)
+        if node.live:
+            self.window_evictable -= node.tokens
+            self._unlink(node)
 
-    def _touch_window(self, node: Node) -> None:
+    def _touch(self, node: Node) -> None:
+        super()._touch(node)
         behind, covered = self._ends, 0
         while node.parent is not None and covered < self._window + self._page:
-            recent = _window_node(node)
-            if recent.live:
-                self._unlink(recent)
-                self._link(recent, behind)
-                behind = recent
+            if node.live:
+                self._unlink(node)
+                self._link(node, behind)
+                behind = node
             covered += node.tokens
             node = node.parent
 
     # Window slots and locks of one node.
 
-    def _revive(self, node: WindowNode) -> None:
+    def _revive(self, node: Node) -> None:
         node.live = True
         self._link(node, self._ends)
         if node.window_locks:
@@ -200,13 +162,13 @@ class WindowTree(RadixTree):
         else:
             self.window_evictable += node.tokens
 
-    def _hold_window(self, node: WindowNode) -> None:
+    def _hold_window(self, node: Node) -> None:
         if node.live and not node.window_locks:
             self.window_evictable -= node.tokens
             self.window_protected += node.tokens
         node.window_locks += 1
 
-    def _drop_window(self, node: WindowNode) -> None:
+    def _drop_window(self, node: Node) -> None:
         node.window_locks -= 1
         if node.live and not node.window_locks:
             self.window_evictable += node.tokens
@@ -214,17 +176,17 @@ class WindowTree(RadixTree):
 
     # The recency list.
 
-    def _link(self, node: WindowNode, behind: WindowNode) -> None:
+    def _link(self, node: Node, behind: Node) -> None:
         """Insert a node as the next older one behind another."""
         node.newer, node.older = behind, behind.older
         behind.older.newer = node
         behind.older = node
 
-    def _unlink(self, node: WindowNode) -> None:
+    def _unlink(self, node: Node) -> None:
         node.newer.older, node.older.newer = node.older, node.newer
         node.newer = node.older = node
 
-    def _older_end(self, node: WindowNode) -> WindowNode:
+    def _older_end(self, node: Node) -> Node:
         """The next newer node nobody holds, or the end."""
         node = node.newer
         while node is not self._ends and node.window_locks:

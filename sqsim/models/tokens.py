@@ -71,6 +71,16 @@ def split(tokens: Tokens, at: int) -> tuple[Tokens, Tokens]:
     return tokens, ()
 
 
+def place(tokens: Tokens, total: int, at: int) -> tuple[int, int]:
+    """(index of the run, tokens into it) of token `at` of `total`; found from the end, where conversations go on."""
+    index, left = len(tokens), total - at
+    while left > 0:
+        index -= 1
+        run = tokens[index]
+        left -= run.stop - run.start
+    return index, -left
+
+
 def common_prefix(a: Tokens, b: Tokens) -> int:
     """How many leading tokens are the same in both."""
     shared = 0

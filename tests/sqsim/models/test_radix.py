@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsim.models.radix import RadixTree
-from sqsim.models.tokens import Run, concat, count, literal, split, whole
+from sqsim.models.radix import Place, RadixTree, Trail
+from sqsim.models.sliding_window import WindowTree
+from sqsim.models.tokens import Run, concat, count, literal, place, split, whole
 
 A, B, C = whole(1, 10), whole(2, 10), whole(3, 10)
 
@@ -137,3 +138,74 @@ def test_pages_must_be_whole():
     assert tree.match(A, 10).tokens == 8
     assert tree.match(split(A, 7)[0], 7).tokens == 4
     assert tree.match(A, 3).tokens == 0
+
+
+class Eager:
+    """Recency as SGLang keeps it: a touch stamps every node of its path."""
+
+    def _touch(self, node):
+        super()._touch(node)
+        stamp = node.stamp
+        while node is not None:
+            node.stamp, node.touched = stamp, 0
+            node = node.parent
+
+
+class EagerTree(Eager, RadixTree):
+    pass
+
+
+class EagerWindowTree(Eager, WindowTree):
+    pass
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("match"), contexts, st.integers(0, 20)),
+        st.tuples(st.just("insert"), contexts, st.integers(0, 20)),
+        st.tuples(st.just("go on"), contexts, st.integers(0, 20)),  # the last context, and more
+        st.tuples(st.just("evict"), st.just(()), st.just(0)),
+        st.tuples(st.just("dead"), st.just(()), st.integers(0, 20)),
+    ),
+    max_size=40,
+)
+
+
+@given(operations, st.sampled_from([1, 2]), st.sampled_from([None, 3]))
+def test_recency_at_the_ends_orders_evictions_as_recency_everywhere(done, page, window):
+    """Rules 31, 32; and a trail changes nothing."""
+    trees = (
+        (RadixTree(page), EagerTree(page))
+        if window is None
+        else (WindowTree(page, window), EagerWindowTree(page, window))
+    )
+    last, trail = (), None
+    for what, context, number in done:
+        if what == "evict":
+            gone = [tree.evict() for tree in trees]
+            keys = [None if node is None else node.key for node in gone]
+            assert keys[0] == keys[1]
+        elif what == "dead":
+            if window is not None:
+                for tree in trees:
+                    for victim in list(tree.window_victims())[: number % 3]:
+                        tree.evict_window(victim)
+        else:
+            if what == "go on":
+                context = concat(last, context)
+            total = count(context)
+            found = trees[0].match(context, total, trail), trees[1].match(context, total)
+            assert found[0][1:] == found[1][1:]
+            if what == "insert" or number % 2:
+                limit = min(total, number or total) // page * page
+                start = Place(found[0].node, found[0].tokens, place(context, total, found[0].tokens))
+                ends = (
+                    trees[0].insert(context, limit, found[0].tokens, 0, start),
+                    trees[1].insert(context, limit, found[1].tokens),
+                )
+                assert ends[0][1:] == ends[1][1:]
+                trail = Trail(context, Place(ends[0].node, limit, place(context, total, limit)))
+                last = context
+    while (left := trees[0].evict()) is not None:
+        assert left.key == trees[1].evict().key
+    assert trees[1].evict() is None
