@@ -144,29 +144,30 @@ class Rows:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self._columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+        self._names = tuple(schema.names)
+        self._pending: list[tuple[Any, ...]] = []
         self._batches: list[pa.RecordBatch] = []
-        self._pending = 0
 
     def append(self, **columns: Any) -> None:
         """Add one row."""
-        mine = self._columns
-        if columns.keys() != mine.keys():
-            missing, unknown = sorted(mine.keys() - columns.keys()), sorted(columns.keys() - mine.keys())
-            raise TypeError(f"a row has the columns {', '.join(mine)}: missing {missing}, unknown {unknown}")
-        for name, value in columns.items():
-            mine[name].append(value)
-        self._pending += 1
-        if self._pending == _BATCH_ROWS:
+        names = self._names
+        if tuple(columns) == names:  # as a rule they come in order
+            row = tuple(columns.values())
+        elif columns.keys() == set(names):
+            row = tuple(columns[name] for name in names)
+        else:
+            missing, unknown = sorted(set(names) - columns.keys()), sorted(columns.keys() - set(names))
+            raise TypeError(f"a row has the columns {', '.join(names)}: missing {missing}, unknown {unknown}")
+        self._pending.append(row)
+        if len(self._pending) == _BATCH_ROWS:
             self._pack()
 
     def _pack(self) -> None:
-        # Python lists cost some 40 bytes a value, Arrow 8: long runs must not hold lists.
-        arrays = [pa.array(self._columns[column.name], type=column.type) for column in self.schema]
+        # Python rows cost some 60 bytes a value, Arrow 8: long runs must not hold them.
+        columns = zip(*self._pending, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
         self._batches.append(pa.record_batch(arrays, schema=self.schema))
-        for values in self._columns.values():
-            values.clear()
-        self._pending = 0
+        self._pending.clear()
 
     def table(self) -> pa.Table:
         """All rows so far; more may be appended."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqsim.models.tokens import Run, Segments, Tokens, concat, whole
+from sqsim.models.tokens import Run, Segments, Tokens, concat, count, normal, whole
 from sqsim.trace.schema import Answer, Prefix, Question, Reset, Turn
 
 
@@ -75,7 +75,7 @@ class Context:
         self._page = page_size if in_place else 1
         self._tail = tail_tokens if in_place else 0
         self._head = whole(segments.shared(f"prefix:{prefix.id}", prefix.token_ids), prefix.tokens)
-        self._pieces = [_Piece(run, None, False) for run in concat(self._head, self._question(question))]
+        self._restarted(self._question(question))
         self._open: dict[int, Cursor] = {}
         self._wanted: set[int] = set()
         self.kv_tokens = 0
@@ -94,15 +94,19 @@ class Context:
             left -= size
         return concat(*runs, whole(self._segments.fresh(), left))
 
-    @property
-    def tokens(self) -> int:
+    def _restarted(self, behind_head: Tokens) -> None:
+        """Nothing but the prefix and what follows it."""
+        self._prompt: Tokens | None = concat(self._head, behind_head)
+        self._pieces = [_Piece(run, None, False) for run in self._prompt]
+        self.tokens = count(self._prompt)
         """Length of the prompt of the next main step."""
-        return sum(piece.run.stop - piece.run.start for piece in self._pieces)
 
     @property
     def prompt(self) -> Tokens:
         """The prompt of the next main step."""
-        return concat(tuple(piece.run for piece in self._pieces))
+        if self._prompt is None:
+            self._prompt = normal([piece.run for piece in self._pieces])
+        return self._prompt
 
     @property
     def cursors(self) -> tuple[Cursor, ...]:
@@ -133,19 +137,27 @@ class Context:
                 self._open[call.cursor] = Cursor(call.cursor, index, call.call_tokens + call.response_tokens)
 
     def _append(self, tokens: Tokens, cursor: int | None, *, stripped: bool = False) -> None:
-        self._pieces += [_Piece(run, cursor, stripped) for run in tokens]
+        if tokens:
+            self._pieces += [_Piece(run, cursor, stripped) for run in tokens]
+            self._prompt = None if self._prompt is None else concat(self._prompt, tokens)
+            self.tokens += count(tokens)
 
     def strip(self) -> bool:
         """Leave out stripped reasoning, as the chat template does; True when that rewrote the history."""
         kept = [piece for piece in self._pieces if not piece.stripped]
         changed = len(kept) < len(self._pieces)
-        self._pieces = kept
+        if changed:
+            self._cut(kept)
         return changed
+
+    def _cut(self, kept: list[_Piece]) -> None:
+        self._pieces, self._prompt = kept, None
+        self.tokens = count(self.prompt)
 
     def restart(self, reset: Reset) -> None:
         """Compaction in the recording: prefix and a summary remain, every cursor closes."""
         summary = whole(self._segments.fresh(reset.keep_token_ids), reset.keep_tokens)
-        self._pieces = [_Piece(run, None, False) for run in concat(self._head, summary)]
+        self._restarted(summary)
         self._open.clear()
         self._wanted.clear()
         self.kv_tokens = self.shift = 0
@@ -183,7 +195,7 @@ class Context:
             else:
                 kept.append(_Piece(piece.run, None, False))
             position += size
-        self._pieces = kept
+        self._cut(kept)
         if not self._in_place or not self.kv_tokens:
             spans = []  # the next prompt leaves them out; there is no KV to clear
         freed = sum(stop - start for start, stop in spans)

@@ -11,7 +11,7 @@ from sqsim.models.pool import Row
 from sqsim.models.radix import Node, RadixTree
 from sqsim.models.request import Request
 from sqsim.models.sliding_window import WindowTree
-from sqsim.models.tokens import concat, count
+from sqsim.models.tokens import count, normal
 
 
 def audit(kv: KvCache, waiting: Sequence[Request], in_flight: Sequence[Request], limits: Limits) -> None:
@@ -58,7 +58,7 @@ def _audit_structure(tree: RadixTree, page: int) -> None:
         assert node.tokens == count(node.key), f"a node of {count(node.key)} tokens counts {node.tokens}"
         assert node.tokens > 0, "an empty node"
         assert node.tokens % page == 0, f"a node of {node.tokens} tokens breaks a page of {page}"
-        assert node.key == concat(node.key), f"the key {node.key} is not in normal form"
+        assert node.key == normal(node.key), f"the key {node.key} is not in normal form"
         parent = node.parent
         assert parent is not None
         assert node in parent.children.values(), "a node its parent does not know"

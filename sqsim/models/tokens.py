@@ -39,18 +39,30 @@ def literal(token_ids: Iterable[int]) -> Tokens:
 
 def count(tokens: Tokens) -> int:
     """Length in tokens."""
-    return sum(run.stop - run.start for run in tokens)
+    return sum([stop - start for _, start, stop in tokens])
+
+
+def normal(runs: Iterable[Run]) -> Tokens:
+    """Non-empty runs in normal form."""
+    joined: list[Run] = []
+    for run in runs:
+        if joined and joined[-1].segment == run.segment and joined[-1].stop == run.start:
+            joined[-1] = Run(run.segment, joined[-1].start, run.stop)
+        else:
+            joined.append(run)
+    return tuple(joined)
 
 
 def concat(*parts: Tokens) -> Tokens:
-    """The parts one after the other, in normal form."""
+    """The parts, each in normal form, one after the other in normal form."""
     joined: list[Run] = []
     for part in parts:
-        for run in part:
-            if joined and joined[-1].segment == run.segment and joined[-1].stop == run.start:
-                joined[-1] = Run(run.segment, joined[-1].start, run.stop)
-            else:
-                joined.append(run)
+        if joined and part:
+            last, first = joined[-1], part[0]
+            if last.stop == first.start and last.segment == first.segment:
+                joined[-1] = Run(last.segment, last.start, first.stop)
+                part = part[1:]
+        joined += part
     return tuple(joined)
 
 
