@@ -1,5 +1,4 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`. Both make .venv/ first. The tests that start a real
-# SGLang are apart for now: `make test-real`.
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both make .venv/ first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +6,7 @@ DEVICE := $(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install real-cpu real-gpu demo test test-real test-long check format clean
+.PHONY: help install real-cpu real-gpu demo test test-quick test-real test-long check format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,14 +39,17 @@ demo: install  ## the main job on FRAMES-like and real traces; ends by naming th
 	$(BIN)/sqsim study reports/demo/study.yaml --output-dir $(OUT)/demo/study --overwrite
 	$(BIN)/sqsim report $(OUT)/demo/study --overwrite -o $(OUT)/demo/report.html
 
-test: install  ## all tests but the long ones and those on a real SGLang
+test: test-quick test-real  ## all tests but the long ones, those on a real SGLang included
+
+test-quick: install  ## those that need no real SGLang, on all cores
 	$(BIN)/python -m pytest -n auto -m 'not long and not gpu and not real'
 
 test-real: real-$(DEVICE)  ## those on a real SGLang, one after the other: a server wants the machine to itself
 	$(BIN)/python -m pytest -m 'real and not long and not gpu'
 
-test-long: install  ## the long ones
-	$(BIN)/python -m pytest -n auto -m 'long and not real'
+test-long: real-$(DEVICE)  ## the long ones, those on a real SGLang included
+	$(BIN)/python -m pytest -n auto -m 'long and not gpu and not real'
+	$(BIN)/python -m pytest -m 'long and not gpu and real'
 
 check: install  ## lint, format, strict types
 	$(BIN)/ruff check .

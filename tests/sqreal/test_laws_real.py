@@ -1,0 +1,42 @@
+"""Laws 10 and 11 on a real SGLang; see conformance.py. CI has four servers, `make test-long` all eight."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sqreal.conformance import MATRIX, PAIRWISE, Configuration, crowded, quiet
+from tests.sqreal.replays import POLICIES
+
+pytestmark = pytest.mark.real
+
+SERVERS = [
+    pytest.param(each, id=str(each), marks=() if each in PAIRWISE else pytest.mark.long) for each in MATRIX
+]
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def served(request, tmp_path_factory):
+    configuration: Configuration = request.param
+    with configuration.server(tmp_path_factory.mktemp(str(configuration))) as server:
+        yield configuration, server
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_uncontended_every_turn_accounts_for_the_same_tokens(served, tmp_path, policy):
+    found = quiet(*served, policy, tmp_path)
+    assert found.differences == []
+    assert found.tasks == 20
+    assert found.cached_tokens > 0
+    assert (found.aux > 0) == (policy == "sidequest")
+    assert (found.evictions > 0) == (policy != "none")
+    if served[0].chunk < 8192:
+        assert found.prefill_chunks > found.turns
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_contended_every_batch_is_the_same(served, tmp_path, policy):
+    found = crowded(*served, policy, tmp_path)
+    assert found.differences == []
+    assert found.queued_steps > 0
+    assert found.reclaimed_tokens > 0
+    assert found.retractions > 0
