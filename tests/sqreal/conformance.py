@@ -195,7 +195,13 @@ class Crowded:
 
 def quiet(configuration: Configuration, server: Server, policy: str, directory: Path, count: int = 20) -> Quiet:
     """Replay random tasks one after the other, on the server and on paper."""
-    run = scenario(directory, quiet_tasks(count), engine=configuration.engine, policy=POLICIES[policy])
+    run = scenario(
+        directory,
+        quiet_tasks(count),
+        model=configuration.model,
+        engine=configuration.engine,
+        policy=POLICIES[policy],
+    )
     record, differences = accounts(run, server, directory)
     return Quiet(
         str(configuration),
@@ -231,6 +237,7 @@ def crowded(configuration: Configuration, server: Server, policy: str, directory
     run = scenario(
         directory,
         crowded_tasks(),
+        model=configuration.model,
         engine=configuration.engine,
         policy=POLICIES[policy],
         load={"as_recorded": True},
