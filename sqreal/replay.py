@@ -41,7 +41,7 @@ class Replay:
 
     `step_log`: the file in which the server's plugin writes its steps. Without one, computed and resident tokens are
     those of requests that were never retracted, and the engine table is empty. `time_scale` stretches every wait that
-    is not the server's: tools, users, arrivals. `await_aux` makes tools wait for the aux thread beside them, so that
+    is not the server's: tools, users, arrivals. `await_aux` makes main steps wait for the aux thread beside them, so that
     whether a decision comes in time is no matter of this machine's speed: for the laws of token accounting, not for
     timing. A ScenarioError: the scenario cannot be run as it is.
     """

@@ -96,7 +96,7 @@ class Stage:
     broken: str = "interrupted"
     """What ended the tasks that did not end by themselves."""
     await_aux: bool = False
-    """Whether tools return no sooner than the aux thread that runs beside them has ended."""
+    """Whether a main step ends no sooner than the aux thread beside it."""
     run_id: str = field(default_factory=lambda: secrets.token_hex(4))
 
     @property

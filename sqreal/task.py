@@ -77,6 +77,8 @@ class AgentTask:
             served,
         )
         failure = await stage.send(exchange, input_ids, forced, self._prefilled)
+        if stage.await_aux and (running := [process for _, _, process in self._aux if not process.done()]):
+            await asyncio.wait(running)
         if failure is not None:
             return self._loop.main_failed(failure)
         return self._loop.main_ended(served.resident_tokens, fresh=False)
@@ -92,8 +94,6 @@ class AgentTask:
             if child.turn == action.turn:
                 child.process = stage.group.create_task(child.task.process())
         await stage.wait(action.tool_wait_s)
-        if stage.await_aux and (running := [process for _, _, process in self._aux if not process.done()]):
-            await asyncio.wait(running)
         for child in self.children:
             if child.process is not None and child.join_turn <= action.turn + 1:
                 await asyncio.wait([child.process])
