@@ -122,7 +122,7 @@ def unlike(real: Run, simulated: Run) -> list[str]:
     """The limits in which the simulated server was not the real one, in sentences."""
     theirs, ours = settings(real.record.run), settings(simulated.record.run)
     return [
-        f"{key}: simulated with {ours.get(key)}, the server has {theirs.get(key)}"
+        f"{key}: the server has {theirs.get(key)}, the simulation {ours.get(key)}"
         for key in dict.fromkeys((*theirs, *ours))
         if theirs.get(key) != ours.get(key)
     ]

@@ -12,6 +12,8 @@ from sqsim.metrics import Value
 WITHIN_PERCENT, WITHIN_SD = 5.0, 2.0
 RULE = f"max({WITHIN_PERCENT:g} %, {WITHIN_SD:g} sd)"
 """How far a simulated number may be from the mean of the measured ones, whichever is more."""
+_ROUNDING = 1e-9
+"""Below this share of the mean a spread is rounding, and no measure of anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class Held:
     sd: float | None  # their standard deviation, n - 1; None with fewer than two
     simulated: float | None
     error_percent: float | None  # signed, of the mean
-    error_sd: float | None  # signed, in standard deviations
+    error_sd: float | None  # signed, in standard deviations; None without a spread
     within: bool | None  # of RULE; None where one measurement leaves that open, or a number is missing
 
 
@@ -44,7 +46,7 @@ def hold(measured: Sequence[Value], simulated: Value) -> Held:
         sd=sd,
         simulated=ours,
         error_percent=0.0 if not error else 100 * error / abs(mean) if mean else None,
-        error_sd=error / sd if sd else None,
+        error_sd=error / sd if sd is not None and sd > _ROUNDING * abs(mean) else None,
         # One measurement: it may be that its like would scatter wider than the error.
         within=close or (None if sd is None else abs(error) <= WITHIN_SD * sd),
     )

@@ -24,6 +24,8 @@ SESSIONS = "our plugin's design; not in stock SGLang, held by no recording yet: 
 
 
 def _profile(run: Run) -> str:
+    if run.get("kind") == "real":
+        return f"{badge('measured')}: the server's own"
     profile = run.get("profile")
     if not isinstance(profile, dict):
         return badged(profile or "not available")
@@ -37,6 +39,8 @@ def _profile(run: Run) -> str:
 
 
 def _chosen(run: Run) -> str:
+    if run.get("kind") == "real":
+        return "a server needs none"
     profile = run.get("profile")
     return escape(profile.get("chosen") or "not stated") if isinstance(profile, dict) else "not stated"
 

@@ -1,7 +1,8 @@
 """Which records may be compared, what such a group is called, and what tells its runs apart.
 
 Two runs say something about each other only on the same tasks, model, GPU and kind of load. Runs that differ in
-anything else stand in one panel, and what differs is part of their names.
+anything else stand in one panel, and what differs is part of their names. What was measured and what was simulated
+are panels apart; how far they are from each other has a section of its own (measured.py).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Conditions(NamedTuple):
     model: str
     gpu: str
     load: str
+    kind: str  # measured or simulated
 
 
 def conditions(run: Run) -> Conditions:
@@ -49,6 +51,7 @@ def conditions(run: Run) -> Conditions:
         model=str(scenario.get("model", "a model")),
         gpu=str((scenario.get("engine") or {}).get("gpu", "a GPU")),
         load=next((key for key in _LOADS if key in load), "load not stated"),
+        kind="measured" if run.get("kind") == "real" else "simulated",
     )
 
 
@@ -75,9 +78,11 @@ def _number(text: str) -> int | str:
 def titles(groups: Sequence[tuple[Conditions, Run, Sequence[int]]]) -> list[str]:
     """One title a group, made of what it is: conditions, one of its runs, its numbers of tasks at a time.
 
-    Traces of one name are told apart by what identifies their content.
+    Traces of one name are told apart by what identifies their content; a page that holds measured and simulated runs
+    says of each group which it is.
     """
-    plain = [_title(*group) for group in groups]
+    both = len({shared.kind for shared, *_ in groups}) > 1
+    plain = [_title(*group) + (f" · {group[0].kind}" if both else "") for group in groups]
     exact = [
         f"{title} · traces {', '.join(one[:12] for one in shared.traces)}" if plain.count(title) > 1 else title
         for title, (shared, _, _) in zip(plain, groups, strict=True)

@@ -43,10 +43,16 @@ def badged(text: object) -> str:
     return _EVIDENCE_WORD.sub(lambda match: badge(match.group(1).lower()), escape(text))
 
 
-def value_cell(value: Value) -> str:
-    """A value for reading, with the exact one beside it for machines and for the `every digit` switch."""
+def value_cell(value: Value, signed: bool = False) -> str:
+    """A value for reading, with the exact one beside it for machines and for the `every digit` switch.
+
+    `signed`: what is above 0 has a plus sign.
+    """
     kind = "number" if number(value) is not None else "none" if value is None else "text"
-    return f'<data class="{kind}" value="{escape(exact(value))}">{escape(written(value))}</data>'
+    text = written(value)
+    if signed and (number(value) or 0) > 0 and text != "0":
+        text = f"+{text}"
+    return f'<data class="{kind}" value="{escape(exact(value))}">{escape(text)}</data>'
 
 
 def paragraph(text: str) -> str:

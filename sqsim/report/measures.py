@@ -53,6 +53,7 @@ TTFT_P90 = Measure("ttft_s_p90", "Main TTFT, p90", "s")
 TTFT_P99 = Measure("ttft_s_p99", "Main TTFT, p99", "s")
 TPOT_P50 = Measure("tpot_s_p50", "Main TPOT, median", "s/token")
 TPOT_P90 = Measure("tpot_s_p90", "Main TPOT, p90", "s/token")
+TPOT_P99 = Measure("tpot_s_p99", "Main TPOT, p99", "s/token")
 AUX_TOKENS = Measure("aux_output_tokens", "Aux output", "tokens")
 AUX_LATE = Measure("aux_late", "Aux threads late", "threads")
 EVICTIONS = Measure("evictions", "Responses evicted", "responses")
@@ -117,6 +118,20 @@ GROUPS = (
         ),
     ),
 )
+
+AUX_TIMES = tuple(
+    Measure(f"{key}_p{percent}", f"{name}, {'median' if percent == 50 else f'p{percent}'}", "s")
+    for key, name in (("aux_ttft_s", "Aux TTFT"), ("aux_e2e_s", "Aux, start to end"))
+    for percent in (50, 90, 99)
+)
+TIMED = {
+    measure.key: measure
+    for measure in (
+        *(RUN_TIME, OUTPUT_TOK_S, TOTAL_TOK_S, TTFT_P50, TTFT_P90, TTFT_P99, TPOT_P50, TPOT_P90, TPOT_P99),
+        *(TASK_P50, TASK_P90, TASK_P99, *AUX_TIMES, KV_MEAN, KV_PEAK, RETRACTIONS),
+    )
+}
+"""What is held against measurements, by key; a test holds it against `sqsim.compare`."""
 
 
 def number(value: Value) -> float | None:

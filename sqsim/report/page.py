@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 from sqsim import __version__
 from sqsim.errors import InputError
 from sqsim.report import published
-from sqsim.report.answer import answer
+from sqsim.report.answer import Answer, answer
 from sqsim.report.concurrency import curves
 from sqsim.report.distributions import distributions
 from sqsim.report.evictions import audit
@@ -22,7 +22,10 @@ from sqsim.report.failures import failures
 from sqsim.report.k_sweep import k_sweep
 from sqsim.report.loading import load
 from sqsim.report.markup import badged, escape, missing, paragraph, section, unbroken, warning
-from sqsim.report.measures import counted
+from sqsim.report.measured import IDENT as MEASURED
+from sqsim.report.measured import TITLE as MEASURED_TITLE
+from sqsim.report.measured import held_against_measured, measured, summary
+from sqsim.report.measures import counted, joined
 from sqsim.report.memory import over_time
 from sqsim.report.palette import Palette
 from sqsim.report.provenance import provenance
@@ -145,14 +148,14 @@ def _body(sources: Sources, detail: _Detail) -> str:
     start = _first_record(sources)
     incomplete = [sources.name(panel, point) for panel, point, record in sources.kept if not record.complete]
     asked = sources.asked or _asked(sources)
-    found = answer(sources.panels)
+    found = Answer(None, None, [], {}) if _only_measured(sources) else answer(sources.panels)
     opening = section("asked", "What was asked", *map(paragraph, asked))
     answered = section(
         "answer",
         "The answer",
         f'<p class="about">For “{escape(found.about)}”:</p>' if found.about else "",
         f'<p class="lead">{unbroken(found.lead)}</p>' if found.lead else "",
-        _list("answer", found.lines),
+        _list("answer", [*summary(sources.measured), *found.lines]),
         paragraph("Accuracy is not predicted here: no outcome model is part of this version."),
         *(
             warning(f"{name}: the run was not completed; its numbers are of what it did.")
@@ -160,7 +163,10 @@ def _body(sources: Sources, detail: _Detail) -> str:
         ),
         *map(warning, _warned(sources)),
     )
-    sections: list[tuple[str, str, str]] = [("evidence", "On what evidence", evidence(sources))]
+    sections: list[tuple[str, str, str]] = []
+    if sources.measured:
+        sections.append((MEASURED, MEASURED_TITLE, measured(sources.measured)))
+    sections.append(("evidence", "On what evidence", evidence(sources)))
     sections += [
         (panel.ident, panel.title, _panel(panel, sources, palette, found.left.get(panel.ident, ())))
         for panel in sources.panels
@@ -177,6 +183,18 @@ def _body(sources: Sources, detail: _Detail) -> str:
         sections.append(("absent", "What this page does not show", absent))
     contents = _contents([("answer", "The answer"), *((ident, title) for ident, title, _ in sections)])
     return "\n".join([opening, words(), answered, contents, *(content for *_, content in sections)])
+
+
+def _only_measured(sources: Sources) -> bool:
+    """Whether the page holds a simulation against its measurement and compares nothing else: no panel has two settings."""
+    settings = [
+        {
+            tuple((key, value) for key, value in point.labels.items() if key != "variant")
+            for point in panel.points
+        }
+        for panel in sources.panels
+    ]
+    return bool(sources.measured) and all(len(each) == 1 for each in settings)
 
 
 def _warned(sources: Sources) -> list[str]:
@@ -213,7 +231,10 @@ def _asked(sources: Sources) -> list[str]:
     """The question that plain records answer, from their scenarios; one sentence for each kind of run."""
     questions: dict[str, None] = {}
     panels = sources.panels
-    if len(panels) > 1:
+    for each in sources.measured:
+        questions[f"How far is the simulation of {each.what} from what was measured on a real server?"] = None
+    # Two panels with runs to hold against each other are those of what was measured and of what was simulated.
+    if len(panels) > (2 if sources.measured else 1):
         questions[
             "How do these runs fare: how fast, and with how much memory? They differ in their traces, tasks, model, GPU or kind of load, "
             f"and stand in {len(panels)} panels: runs of different panels say nothing about each other, and no change is computed between them."
@@ -238,6 +259,8 @@ def _title(sources: Sources) -> str:
     runs = sum(len(panel.points) for panel in sources.panels)
     if not names:
         return "An empty report"
+    if _only_measured(sources):
+        return f"{MEASURED_TITLE}: {joined([each.what for each in sources.measured])}"
     if len(sources.panels) > 1:
         return f"{runs} runs in {len(sources.panels)} panels"
     if len(names) > 1:
@@ -267,8 +290,13 @@ def build_page(sources: Sequence[Path]) -> str:
         raise InputError("report: no directory given; give the --output-dir of at least one run or study")
     for path in sources:
         _check_name(path)
+    held = None
     for detail in _DETAILS:
-        page = _page(load(sources, detail.pieces), detail)
+        found = load(sources, detail.pieces)
+        if held is None:
+            held = held_against_measured(found)
+        found.measured = held
+        page = _page(found, detail)
         if len(page.encode()) <= MAX_BYTES:
             return page
     raise InputError(

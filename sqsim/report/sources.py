@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from sqsim.compare.measured import Measured
 from sqsim.report.kept import Kept
 from sqsim.report.measures import Value, counted
 
@@ -120,7 +121,10 @@ class Panel:
 
 @dataclass
 class Sources:
-    """Everything that one page shows. `troubles` are things that were named and not found, in sentences."""
+    """Everything that one page shows. `troubles` are things that were named and not found, in sentences.
+
+    `measured`: simulated runs held against the real runs of their experiment, as `sqsim compare` does.
+    """
 
     title: str = ""
     asked: list[str] = field(default_factory=list)
@@ -128,6 +132,7 @@ class Sources:
     panels: list[Panel] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
 
     @property
     def variants(self) -> list[str]:

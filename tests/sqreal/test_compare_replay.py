@@ -21,9 +21,9 @@ def test_a_replay_is_held_against_its_simulation(tmp_path):
     repeats, refused = found.measured
     assert (repeats.real, refused.real) == (["a", "b"], ["hurried"])
     assert repeats.unlike == [
-        "engine.max_running: simulated with 256, the server has 64",
-        "engine.kv_capacity: simulated with 20000, the server has 100000",
-        "engine.context_length: simulated with 4096, the server has 8192",
+        "engine.max_running: the server has 64, the simulation 256",
+        "engine.kv_capacity: the server has 100000, the simulation 20000",
+        "engine.context_length: the server has 8192, the simulation 4096",
     ]
     for account in repeats.accounting:
         assert account.turns.rows == 8

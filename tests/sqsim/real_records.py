@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sqsim.record import TABLES, RunRecord
+from sqsim.record import TABLES, RunRecord, write_record
 from sqsim.scenario import make_scenario
 from sqsim.simulate import simulate
 from sqsim.trace.store import write_tasks
@@ -55,6 +55,15 @@ def real(record: RunRecord, slower: float = 1.0, **run) -> RunRecord:
     }
     tables = {name: _stretched(record.table(name), slower) for name in TABLES}
     return RunRecord(run=told, timing={"wall_s": 1.0, "host": "none"}, **tables)
+
+
+def write(directory: Path, slower: dict[str, float], **run) -> list[Path]:
+    """Write a real record of each name and its slowness, then the simulated one, `sim`; their directories."""
+    record = simulated(directory / "trace")
+    for name, factor in slower.items():
+        write_record(real(record, factor, **run), directory / name)
+    write_record(record, directory / "sim")
+    return [directory / name for name in (*slower, "sim")]
 
 
 def _stretched(table: pa.Table, factor: float) -> pa.Table:

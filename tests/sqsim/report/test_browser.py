@@ -12,6 +12,7 @@ import pages
 import pytest
 
 from sqsim.report.page import build_page
+from tests.sqsim import real_records
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None
@@ -115,6 +116,14 @@ def test_single_run_is_drawn(study, tmp_path):
     found, console, _ = visit(build_page([study / "records" / "none-session"]), tmp_path)
     assert console == []
     assert (found["undrawn"], found["shown"]) == (0, True)
+
+
+@pytest.mark.parametrize("width", [1400, 480])
+def test_measured_against_simulated_is_drawn(tmp_path, width):
+    paths = real_records.write(tmp_path, {"r1": 1.0, "r2": 1.2})
+    found, console, _ = visit(build_page(paths), tmp_path, width)
+    assert console == []
+    assert (found["undrawn"], found["shown"], found["wide"], found["digits"]) == (0, True, True, True)
 
 
 def test_a_request_would_be_seen(study, tmp_path):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sqsim.report.figure import rounded
 from sqsim.report.kept import peak_rows
 from sqsim.report.labels import flat, labels_of, variant_of
+from sqsim.report.markup import value_cell
 from sqsim.report.measures import change, duration, exact, full, percent, share, written
 from sqsim.report.palette import Palette
 from sqsim.report.recall_sweep import crossing
@@ -119,3 +120,10 @@ def test_labels_of_a_record_come_from_its_scenario():
 def test_flat_reaches_every_value():
     content = {"a": {"b": [1, 2], "c": []}, "d": [{"e": 1}], "f": {}}
     assert dict(flat(content)) == {"a.b": [1, 2], "a.c": [], "d[0].e": 1, "f": {}}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(4.9, "+4.900"), (-4.9, "−4.900"), (0, "0"), (1e-14, "0"), (None, "not available")]
+)
+def test_a_signed_value_has_its_sign_unless_it_reads_as_nothing(value, text):
+    assert value_cell(value, signed=True).endswith(f">{text}</data>")
