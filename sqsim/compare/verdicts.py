@@ -28,6 +28,8 @@ def verdicts(found: Measured) -> list[str]:
 def accounting_verdict(found: Measured) -> str:
     """What differs between the simulation and the real runs, beside what differs among these."""
     accounts = found.accounting
+    if not any(table.rows or table.rows_in_one for each in accounts for table in each.tables.values()):
+        return "Token accounting: nothing to compare, as no turn was run."
     if all(each.same for each in accounts):
         return f"Token accounting: the same in {_rows(accounts)}."
     parts = [text for name, noun in _NOUNS.items() if (text := _differing(accounts, name, noun))]
@@ -94,7 +96,9 @@ def timing_verdict(timing: Timing) -> str:
         for key, name in _HEAD.items()
         if (held := timing.metrics[key]).error_percent is not None
     ]
-    judged = [held.within for held in timing.metrics.values() if held.mean is not None]
+    judged = [
+        held.within for held in timing.metrics.values() if held.mean is not None and held.simulated is not None
+    ]
     said = ", ".join(parts) or "no time is known in all runs"
     rest = f"{judged.count(True)} of {len(judged)} numbers within {RULE}"
     if judged.count(None):

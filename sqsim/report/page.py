@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import string
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from plotly.offline import get_plotlyjs
@@ -14,6 +14,7 @@ from sqsim import __version__
 from sqsim.errors import InputError
 from sqsim.report import published
 from sqsim.report.answer import Answer, answer
+from sqsim.report.asked import asked, only_measured, title
 from sqsim.report.concurrency import curves
 from sqsim.report.distributions import distributions
 from sqsim.report.evictions import audit
@@ -25,7 +26,6 @@ from sqsim.report.markup import badged, escape, missing, paragraph, section, unb
 from sqsim.report.measured import IDENT as MEASURED
 from sqsim.report.measured import TITLE as MEASURED_TITLE
 from sqsim.report.measured import held_against_measured, measured, summary
-from sqsim.report.measures import counted, joined
 from sqsim.report.memory import over_time
 from sqsim.report.palette import Palette
 from sqsim.report.provenance import provenance
@@ -147,9 +147,8 @@ def _body(sources: Sources, detail: _Detail) -> str:
     palette = Palette(sources.variants)
     start = _first_record(sources)
     incomplete = [sources.name(panel, point) for panel, point, record in sources.kept if not record.complete]
-    asked = sources.asked or _asked(sources)
-    found = Answer(None, None, [], {}) if _only_measured(sources) else answer(sources.panels)
-    opening = section("asked", "What was asked", *map(paragraph, asked))
+    found = Answer(None, None, [], {}) if only_measured(sources) else answer(sources.panels)
+    opening = section("asked", "What was asked", *map(paragraph, sources.asked or asked(sources)))
     answered = section(
         "answer",
         "The answer",
@@ -171,30 +170,18 @@ def _body(sources: Sources, detail: _Detail) -> str:
         (panel.ident, panel.title, _panel(panel, sources, palette, found.left.get(panel.ident, ())))
         for panel in sources.panels
     ]
-    for ident, title, content in (
+    for ident, name, content in (
         ("memory", "KV over time", over_time(sources, start)),
         ("timelines", "A few tasks, step by step", timelines(sources, start)),
         ("audit", "Audit of evictions", audit(sources, start, detail.audit_rows)),
         ("distributions", "Distributions", distributions(sources, palette)),
         ("provenance", "Provenance", provenance(sources)),
     ):
-        sections.append((ident, title, section(ident, title, content)))
+        sections.append((ident, name, section(ident, name, content)))
     if absent := _absent(sources):
         sections.append(("absent", "What this page does not show", absent))
     contents = _contents([("answer", "The answer"), *((ident, title) for ident, title, _ in sections)])
     return "\n".join([opening, words(), answered, contents, *(content for *_, content in sections)])
-
-
-def _only_measured(sources: Sources) -> bool:
-    """Whether the page holds a simulation against its measurement and compares nothing else: no panel has two settings."""
-    settings = [
-        {
-            tuple((key, value) for key, value in point.labels.items() if key != "variant")
-            for point in panel.points
-        }
-        for panel in sources.panels
-    ]
-    return bool(sources.measured) and all(len(each) == 1 for each in settings)
 
 
 def _warned(sources: Sources) -> list[str]:
@@ -205,9 +192,8 @@ def _warned(sources: Sources) -> list[str]:
 
 
 def _page(sources: Sources, detail: _Detail) -> str:
-    title = sources.title or _title(sources)
     return string.Template(_asset("page.html")).substitute(
-        title=escape(title),
+        title=escape(sources.title or title(sources)),
         held=escape(HELD),
         css=_asset("page.css"),
         body=_body(sources, detail),
@@ -225,47 +211,6 @@ def _emphasised(line: str) -> str:
         if ends
         else unbroken(line)
     )
-
-
-def _asked(sources: Sources) -> list[str]:
-    """The question that plain records answer, from their scenarios; one sentence for each kind of run."""
-    questions: dict[str, None] = {}
-    panels = sources.panels
-    for each in sources.measured:
-        questions[f"How far is the simulation of {each.what} from what was measured on a real server?"] = None
-    # Two panels with runs to hold against each other are those of what was measured and of what was simulated.
-    if len(panels) > (2 if sources.measured else 1):
-        questions[
-            "How do these runs fare: how fast, and with how much memory? They differ in their traces, tasks, model, GPU or kind of load, "
-            f"and stand in {len(panels)} panels: runs of different panels say nothing about each other, and no change is computed between them."
-        ] = None
-    for panel, point, record in sources.kept if len(panels) == 1 else ():
-        names = panel.variants
-        policies = f" Compared: {', '.join(names)}." if len(names) > 1 else ""
-        scenario = record.run.get("scenario") or {}
-        traces = ", ".join(PurePosixPath(str(one.get("path"))).name for one in record.run.get("traces") or [])
-        gpu = (scenario.get("engine") or {}).get("gpu", "a GPU")
-        load = "under the load as given" if point.concurrency is None else f"{point.concurrency} at a time"
-        tasks = record.tasks.num_rows
-        questions[
-            f"How {'does' if tasks == 1 else 'do'} {counted(tasks, 'task')} of {traces or 'a trace'} fare on {scenario.get('model', 'a model')} and {gpu}, "
-            f"{load}: how fast, and with how much memory?{policies}"
-        ] = None
-    return list(questions) or ["What do these runs show?"]
-
-
-def _title(sources: Sources) -> str:
-    names = sources.variants
-    runs = sum(len(panel.points) for panel in sources.panels)
-    if not names:
-        return "An empty report"
-    if _only_measured(sources):
-        return f"{MEASURED_TITLE}: {joined([each.what for each in sources.measured])}"
-    if len(sources.panels) > 1:
-        return f"{runs} runs in {len(sources.panels)} panels"
-    if len(names) > 1:
-        return " and ".join(names) + " compared" if len(names) == 2 else f"{len(names)} variants compared"
-    return f"{names[0]}: one run" if runs == 1 else f"{names[0]}: {runs} runs"
 
 
 def _check_name(path: Path) -> None:

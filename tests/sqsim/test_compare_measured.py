@@ -180,6 +180,17 @@ def test_a_server_without_a_step_log(plain):
     assert any(line.startswith("KV usage: not known") for line in verdicts(found))
 
 
+def test_runs_in_which_nothing_ran_agree_on_nothing(plain):
+    idle = RunRecord(run=copy.deepcopy(plain.run))
+    found = held(RunRecord(run=real(plain).run), idle)
+    json.dumps(compare([idle, idle]).to_json(), allow_nan=False)
+    assert verdicts(found)[0] == "Token accounting: nothing to compare, as no turn was run."
+    assert "no time is known in all runs" in verdicts(found)[2]
+    found = held(real(plain), real(plain), idle)
+    assert f"0 of 0 turns differ and {plain.turns.num_rows} are in one run only" in verdicts(found)[0]
+    assert " open" not in verdicts(found)[2]
+
+
 # -- which runs belong together
 
 
