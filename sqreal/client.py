@@ -34,23 +34,22 @@ class Call:
 
     rid: str
     input_ids: list[int]
-    forced: list[int]  # the last one ends the request
+    forced: list[int] | None  # the last one ends the request; None: the model says what it likes
     max_new_tokens: int  # as an agent would declare it
 
     def body(self) -> dict[str, Any]:
         """The JSON object that /generate takes."""
-        return {
-            "rid": self.rid,
-            "input_ids": self.input_ids,
-            "stream": True,
-            "sampling_params": {
-                "temperature": 0.0,
-                "max_new_tokens": self.max_new_tokens,
-                "stop_token_ids": [self.forced[-1]],
-                "stream_interval": _STREAM_INTERVAL,
-                "custom_params": {"sqreal_force": self.forced, "sqreal_n_in": len(self.input_ids)},
-            },
+        sampling: dict[str, Any] = {
+            "temperature": 0.0,
+            "max_new_tokens": self.max_new_tokens,
+            "stream_interval": _STREAM_INTERVAL,
         }
+        if self.forced is not None:
+            sampling |= {
+                "stop_token_ids": [self.forced[-1]],
+                "custom_params": {"sqreal_force": self.forced, "sqreal_n_in": len(self.input_ids)},
+            }
+        return {"rid": self.rid, "input_ids": self.input_ids, "stream": True, "sampling_params": sampling}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,7 @@ class Generation:
     end_s: float
     output_ids: list[int]
     meta: Mapping[str, Any]
+    text: str | None = None  # None: the server has no tokenizer
 
     @property
     def finish(self) -> str:
@@ -96,6 +96,7 @@ class Client:
         submit_s = time.monotonic()
         first_s: float | None = None
         output: list[int] = []
+        text: str | None = None
         try:
             async with self._http.stream("POST", "/generate", json=call.body()) as response:
                 if response.is_error:
@@ -110,13 +111,18 @@ class Client:
                     if "error" in event:
                         raise RefusedError(f"request {call.rid}: {_reason(line.removeprefix('data:'))}")
                     now_s, meta = time.monotonic(), event["meta_info"]
-                    output = _grown(output, event.get("output_ids") or [], meta.get("completion_tokens", 0))
+                    new = event.get("output_ids") or []
+                    whole = len(new) == meta.get("completion_tokens", 0)  # else, as with
+                    # --incremental-streaming-output, what is new
+                    output = new if whole else output + new
+                    if "text" in event:
+                        text = event["text"] if whole else (text or "") + event["text"]
                     if first_s is None and output:
                         first_s = now_s
                         if started is not None:
                             started(now_s)
                     if meta["finish_reason"] is not None:
-                        return Generation(submit_s, first_s, now_s, output, meta)
+                        return Generation(submit_s, first_s, now_s, output, meta, text)
         except httpx.TimeoutException as error:
             raise ServerTimeoutError(
                 f"{self.url}: request {call.rid} heard nothing for {self._silence_s:g} s ({type(error).__name__})"
@@ -167,11 +173,6 @@ def _event(line: str) -> dict[str, Any] | None:
         return None
     event: dict[str, Any] = json.loads(line.removeprefix("data:"))
     return event
-
-
-def _grown(output: list[int], new: list[int], total: int) -> list[int]:
-    """The whole output so far: SGLang sends all of it or, with --incremental-streaming-output, what is new."""
-    return new if len(new) == total else output + new
 
 
 def _reason(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqreal.accounting import Accounting, events
 from sqreal.client import Call, Client
+from sqreal.live_text import LiveText, live_text
 from sqreal.scenario_from import unmodelled
 from sqreal.schedule import await_idle, write_schedule
 from sqreal.server import Server
@@ -19,6 +20,7 @@ from sqreal.stage import Stage, check
 from sqreal.task import AgentTask, Child
 from sqreal.token_ids import RESERVED, TokenIds
 from sqsim import __version__
+from sqsim.agent.aux_thread import TRIGGER_TOKENS
 from sqsim.agents import Agents
 from sqsim.errors import InputError, RunError, ScenarioError
 from sqsim.metrics import judge_evictions
@@ -71,6 +73,11 @@ class Replay:
         self._geometry: Geometry = geometry(str(scenario.model_path or scenario.model))
         self._limits = _limits(server, self._geometry)
         self._segments = Segments()
+        self._live: LiveText | None = live_text(server) if self._agents.live else None
+        self._trigger_tokens = TRIGGER_TOKENS
+        if self._live is not None:
+            self._segments.shared("trigger", self._live.trigger)
+            self._trigger_tokens = len(self._live.trigger)
         self._ids = TokenIds(
             self._geometry.vocabulary,
             scenario.seed,
@@ -153,6 +160,7 @@ class Replay:
                 self._limits,
                 self._agents.client(),
                 self._time_scale,
+                live_text=self._live,
                 await_aux=self._await_aux,
             )
             try:
@@ -217,6 +225,7 @@ class Replay:
             self._segments,
             context_length=self._limits.context_length,
             tail_tokens=0,  # nothing is dropped in place
+            trigger_tokens=self._trigger_tokens,
         )
         agent = AgentTask(stage, instance.name, next(numbers), loop, parent)
         for child in instance.children:
@@ -268,6 +277,13 @@ class Replay:
                 if asked[name] is not None and asked[name] != value
             },
             "not_modelled": unmodelled(info),
+            "live": None
+            if self._live is None
+            else {
+                "reader": self._live.reader,
+                "trigger_tokens": self._trigger_tokens,
+                "derived_segments": self._ids.derived,
+            },
             "refused": stage.refused,
             "replaced_token_ids": self._ids.replaced,
             "out_of_range": {},

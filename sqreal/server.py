@@ -66,6 +66,8 @@ class ServerInfo:
     tensor_parallel: int
     load_format: str
     streaming_sessions: bool
+    skip_tokenizer: bool
+    tokenizer: str  # its path or name
     raw: Mapping[str, Any]
 
     @classmethod
@@ -93,6 +95,8 @@ class ServerInfo:
                 tensor_parallel=raw["tp_size"],
                 load_format=raw["load_format"],
                 streaming_sessions=raw["enable_streaming_session"],
+                skip_tokenizer=bool(raw.get("skip_tokenizer_init")),
+                tokenizer=raw.get("tokenizer_path") or raw["model_path"],
                 raw=raw,
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:

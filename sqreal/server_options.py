@@ -13,7 +13,7 @@ from sqreal.errors import ModelPathError
 from sqreal.install import CPU_SHIMS, cuda_devices
 from sqreal.tiny_models import TINY_MODELS, write_tiny_model
 from sqsim.errors import ScenarioError
-from sqsim.scenario import Scenario
+from sqsim.scenario import Scenario, SideQuest
 
 Device = Literal["cpu", "cuda"]
 
@@ -131,6 +131,12 @@ def options_of(scenario: Scenario, work_dir: Path) -> ServerOptions:
         raise ScenarioError(
             "engine.kv_capacity: auto would take the memory of this machine for a server on a CPU; give tokens"
         )
+    policy, no_tokenizer = scenario.policy, not any(model.glob("tokenizer*"))
+    if isinstance(policy, SideQuest) and policy.live and no_tokenizer:
+        raise ScenarioError(
+            f"policy.decisions: live needs the model's tokenizer to read what it writes, and {model} holds none; "
+            "put its tokenizer.json there, or set policy.decisions: scripted"
+        )
     fp8 = engine.kv_dtype in _FP8
     return ServerOptions(
         model=model,
@@ -149,7 +155,7 @@ def options_of(scenario: Scenario, work_dir: Path) -> ServerOptions:
         swa_pool=engine.swa_pool,
         tensor_parallel=engine.tensor_parallel,
         streaming_sessions=engine.cache == "session",
-        skip_tokenizer=not any(model.glob("tokenizer*")),
+        skip_tokenizer=no_tokenizer,
         random_seed=scenario.seed % 2**31,
     )
 

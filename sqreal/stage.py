@@ -11,6 +11,7 @@ from typing import Any
 
 from sqreal.client import Call, Client, Generation, RefusedError
 from sqreal.errors import ServerError
+from sqreal.live_text import LiveText
 from sqreal.token_ids import TokenIds
 from sqsim.agents import ClientOptions
 from sqsim.errors import RunError
@@ -33,12 +34,15 @@ class FaithError(RunError):
 
 @dataclass(slots=True)
 class Exchange:
-    """One request of the run and its answer: what the recorded schedule is made of."""
+    """One request of the run and its answer: what the recorded schedule is made of.
+
+    Of a live one nobody knows the length or the last token before it has ended: `n_out` is what it may say, `stop` None.
+    """
 
     rid: str
     prompt: Tokens
     n_out: int
-    stop: int
+    stop: int | None
     max_new_tokens: int
     served: Served
     answer: Generation | None = None
@@ -52,7 +56,7 @@ class Exchange:
             "n_out": self.n_out,
             "max_new_tokens": self.max_new_tokens,
             "ignore_eos": False,
-            "stop_token_ids": [self.stop],
+            "stop_token_ids": [] if self.stop is None else [self.stop],
             "session": None,
         }
 
@@ -88,6 +92,7 @@ class Stage:
     limits: Limits
     options: ClientOptions
     time_scale: float
+    live_text: LiveText | None = None  # where aux threads are live
     group: asyncio.TaskGroup = field(init=False)
     t0_s: float = field(default_factory=time.monotonic)
     exchanges: list[Exchange] = field(default_factory=list)
@@ -119,10 +124,13 @@ class Stage:
         self,
         exchange: Exchange,
         input_ids: list[int],
-        forced: list[int],
+        forced: list[int] | None,
         started: Callable[[], None] | None = None,
     ) -> str | None:
-        """Have a request served and note what became of it: None, or the name of its failure."""
+        """Have a request served and note what became of it: None, or the name of its failure.
+
+        `forced` None: a live one, whose text is noted too.
+        """
         served = exchange.served
 
         def first_token(at_s: float) -> None:
@@ -130,7 +138,7 @@ class Stage:
             if started is not None:
                 started()
 
-        if len(forced) > self.limits.room(len(input_ids)):
+        if (1 if forced is None else len(forced)) > self.limits.room(len(input_ids)):
             served.end_s, served.failure = served.submit_s, NEVER_FITS
             return NEVER_FITS
         # Over HTTP SGLang refuses what its scheduler would only cap (rule 13), so an agent declares what its context allows.
@@ -151,6 +159,12 @@ class Stage:
             return served.failure
         exchange.answer = answer
         note(served, answer, self.t0_s)
+        if forced is None:
+            assert self.live_text is not None, "a live thread needs somebody who reads it"
+            served.text = self.live_text.read(answer) if answer.output_ids else ""
+            if answer.finish != "abort":
+                exchange.n_out = len(answer.output_ids)
+                exchange.stop = answer.output_ids[-1] if answer.finish == "stop" else None
         try:
             check(call, answer)
         except FaithError:
@@ -181,7 +195,9 @@ def note(served: Served, answer: Generation, t0_s: float) -> None:
 
 
 def check(call: Call, answer: Generation) -> None:
-    """Hold the output against what was forced; one that was aborted against its beginning."""
+    """Hold the output against what was forced, if anything was; one that was aborted against its beginning."""
+    if call.forced is None:
+        return
     said, due = answer.output_ids, call.forced
     if answer.finish == "abort":
         due = due[: len(said)]
@@ -189,8 +205,10 @@ def check(call: Call, answer: Generation) -> None:
         at = next(
             (n for n, (a, b) in enumerate(zip(said, due, strict=False)) if a != b), min(len(said), len(due))
         )
-        raise FaithError(
+        problem = (
             f"request {call.rid}: output token {at} is {said[at] if at < len(said) else 'missing'}, "
-            f"recorded is {due[at] if at < len(due) else 'none'}; does the server run with the sqreal plugin "
-            "and SQREAL_FORCE_TOKENS=1?"
+            f"recorded is {due[at] if at < len(due) else 'none'}"
         )
+        if answer.finish == "abort":
+            raise FaithError(f"{problem}; the server ended it: {answer.meta['finish_reason'].get('message')}")
+        raise FaithError(f"{problem}; does the server run with the sqreal plugin and SQREAL_FORCE_TOKENS=1?")

@@ -101,23 +101,25 @@ class AgentTask:
         await stage.wait(action.user_wait_s)
 
     def _spawn(self, aux: AuxThread) -> None:
-        input_ids, forced = self._stage.ids.call(self._number, aux.prompt, aux.output)
-        served = Served(self._stage.now, len(input_ids))
+        stage, live = self._stage, aux.output is None
+        input_ids, forced = stage.ids.call(self._number, aux.prompt, aux.output or ())
+        served = Served(stage.now, len(input_ids))
+        declared = stage.options.aux_max_new_tokens
         exchange = Exchange(
-            self._stage.rid(aux_rid(self._number, aux.index)),
+            stage.rid(aux_rid(self._number, aux.index)),
             aux.prompt,
-            len(forced),
-            forced[-1],
-            self._stage.options.aux_max_new_tokens,
+            declared if live else len(forced),
+            None if live else forced[-1],
+            declared,
             served,
         )
 
         async def process() -> None:
-            failure = await self._stage.send(exchange, input_ids, forced)
+            failure = await stage.send(exchange, input_ids, None if live else forced)
             if failure is None and not self._over:
-                self._loop.aux_ended(aux)
+                self._loop.aux_ended(aux, served.text)
 
-        self._aux.append((aux, served, self._stage.group.create_task(process())))
+        self._aux.append((aux, served, stage.group.create_task(process())))
 
     def _finish(self, action: Finish) -> str:
         self._over = True

@@ -79,8 +79,16 @@ class TokenIds:
         self._tasks: dict[int, set[int]] = {}  # ids that a task's segments start with
         self._everywhere: set[int] = set()
         for segment in everywhere:
-            self._first[segment] = self._choose(segment, self._firsts, set(), set())
-            self._everywhere.add(self._first[segment])
+            if segment in self._recorded:
+                self._everywhere.add(self._recorded[segment][0])
+            else:
+                self._first[segment] = self._choose(segment, self._firsts, set(), set())
+                self._everywhere.add(self._first[segment])
+
+    @property
+    def derived(self) -> int:
+        """How many segments so far have ids that stand for no text."""
+        return len(self._first)
 
     def call(self, task: int, prompt: Tokens, output: Tokens) -> tuple[list[int], list[int]]:
         """Ids of one request of task number `task`: what is sent, and what is to be generated.

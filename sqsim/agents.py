@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from sqsim import scenario_parts as sc
-from sqsim.agent.aux_thread import DecisionModel
+from sqsim.agent.aux_thread import TRIGGER_TOKENS, DecisionModel
 from sqsim.agent.policies.base import Policy
 from sqsim.agent.policies.keep_last import KeepLast
 from sqsim.agent.policies.none import NoEviction
@@ -72,7 +72,7 @@ class Agents:
 
     def _refuse_without_references(self) -> None:
         policy = self.scenario.policy
-        if isinstance(policy, sc.SideQuest | sc.Oracle):
+        if isinstance(policy, sc.SideQuest | sc.Oracle) and not self.live:
             for task in self.tasks:
                 if task.carries.references == "absent":
                     raise InputError(
@@ -87,6 +87,12 @@ class Agents:
                     raise InputError(
                         f"task {root.task.task_id!r} has no arrival_s; use concurrency or rate_per_s"
                     )
+
+    @property
+    def live(self) -> bool:
+        """Whether aux threads are the server's model's own."""
+        policy = self.scenario.policy
+        return isinstance(policy, sc.SideQuest) and policy.live
 
     @property
     def by_name(self) -> dict[str, Task]:
@@ -104,12 +110,18 @@ class Agents:
         )
 
     def loop(
-        self, instance: Instance, segments: Segments, *, context_length: int, tail_tokens: int
+        self,
+        instance: Instance,
+        segments: Segments,
+        *,
+        context_length: int,
+        tail_tokens: int,
+        trigger_tokens: int = TRIGGER_TOKENS,
     ) -> TurnLoop:
         """Build the loop of one task. `tail_tokens`: the sliding window, where there is a pool for it."""
         scenario, keys = self.scenario, self.scenario.policy
         decisions = None
-        if isinstance(keys, sc.SideQuest):
+        if isinstance(keys, sc.SideQuest) and not self.live:
             decisions = DecisionModel(
                 instance.task,
                 instance.name,
@@ -128,6 +140,7 @@ class Agents:
             tool_wait_cap_s=scenario.tool_wait_cap_s,
             page_size=scenario.engine.page_size,
             tail_tokens=tail_tokens,
+            trigger_tokens=trigger_tokens,
         )
         return TurnLoop(instance.task, _policy(keys, instance.task), segments, options, decisions)
 

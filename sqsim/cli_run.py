@@ -82,6 +82,11 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
         f"{key}: the scenario says {values['scenario']}, the server has {values['server']}"
         for key, values in run.get("unlike_the_scenario", {}).items()
     ]
+    if (live := run.get("live")) and live["derived_segments"]:
+        notes.append(
+            "aux threads decided live, but token ids of the trace are missing and derived ones stand for no text: "
+            "what the model decided on them says nothing of how well it decides"
+        )
     if run["assumed"]:
         notes.append(f"assumed, not calibrated: {', '.join(run['assumed'])}")
     if run["references"].get("synthesised") and run["scenario"]["policy"]["name"] != "none":

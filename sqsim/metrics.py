@@ -79,6 +79,7 @@ DEFINITIONS: dict[str, Metric] = {
     "aux_late": Metric("threads", "not finished at the boundary after their spawn, whatever became of them"),
     "aux_cancelled": Metric("threads", "ended by the end of their task"),
     "aux_malformed": Metric("threads", "whose output could not be parsed: nothing was evicted"),
+    "aux_ignored": Metric("cursors", "named by an aux thread that never saw them, or gone when it was applied"),
     "retractions": Metric(
         "requests",
         "running requests, main and aux, taken back into the queue; without an engine table main's own count, undefined where there are aux threads: nobody counted theirs",
@@ -278,6 +279,7 @@ def _aux(record: RunRecord) -> dict[str, Value]:
         "aux_late": _late(record),
         "aux_cancelled": states.count("cancelled"),
         "aux_malformed": states.count("malformed"),
+        "aux_ignored": _total(record.aux, "ignored"),
     }
 
 

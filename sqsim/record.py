@@ -89,6 +89,7 @@ AUX = _schema(
     ("cached_tokens", _COUNT),
     ("output_tokens", _COUNT),
     ("named", pa.list_(pa.field("item", _COUNT, nullable=False))),  # cursors
+    ("ignored", _COUNT),  # of those, never seen at its fork, or gone when it was applied: they changed nothing
     ("applied_turn", _COUNT),  # the boundary at which its decision was applied
     ("text", _TEXT),  # what it wrote, where it was live
     nullable=frozenset({"first_token_s", "end_s", "applied_turn", "text"}),

@@ -162,7 +162,7 @@ class Scenario(Part):
         return [
             f"policy.{name}"
             for name in ("recall", "false_rate", "aux_tokens")
-            if isinstance(self.policy, SideQuest)
+            if isinstance(self.policy, SideQuest) and not self.policy.live
         ]
 
 

@@ -165,11 +165,15 @@ class NoEviction(Part):
 class SideQuest(Part):
     """The model names stale cursors on an aux thread (METHOD.md, Algorithm 1; arXiv 2602.22603).
 
-    `recall` and `false_rate` are the decision model's, `aux_tokens` is the mean length of its output.
+    `decisions: scripted` draws them from a decision model, whose are `recall` and `false_rate`, and `aux_tokens`, the
+    mean length of its output; with `live` the model of a real server writes them.
     """
 
     name: Literal["sidequest"] = Field(description="sidequest")
     k: Count = Field(default=4, description="turns from one aux thread to the next, at least 1")
+    decisions: Literal["scripted", "live"] = Field(
+        default="scripted", description="scripted, or live: the server's model writes them (`sqreal run` only)"
+    )
     recall: Share = Field(default=0.85, description="the chance that an expired cursor is named, from 0 to 1")
     false_rate: Share = Field(default=0.02, description="the chance that a live cursor is named, from 0 to 1")
     aux_tokens: Count = Field(default=125, description="mean tokens of an aux output, at least 1")
@@ -184,9 +188,14 @@ class SideQuest(Part):
         default=False, description="true, or false: no aux thread before there is a cursor"
     )
 
+    @property
+    def live(self) -> bool:
+        """Whether a real server's model decides."""
+        return self.decisions == "live"
+
     @model_validator(mode="after")
     def _output_fits(self) -> SideQuest:
-        if self.aux_tokens > self.aux_max_new_tokens:
+        if not self.live and self.aux_tokens > self.aux_max_new_tokens:
             raise conflict(
                 "aux_tokens",
                 f"a mean of {self.aux_tokens} does not fit into policy.aux_max_new_tokens {self.aux_max_new_tokens}",

@@ -16,6 +16,7 @@ from sqsim.des.engine import Engine
 from sqsim.des.load import start_load
 from sqsim.des.step_log import StepLog
 from sqsim.des.task import AgentTask, Child
+from sqsim.errors import InputError
 from sqsim.metrics import judge_evictions
 from sqsim.models.batching import Limits, Scheduler
 from sqsim.models.capacity import Capacity, kv_capacity
@@ -25,7 +26,7 @@ from sqsim.models.hardware import Hardware, hardware
 from sqsim.models.profile import Profile
 from sqsim.models.tokens import Segments
 from sqsim.record import RunRecord
-from sqsim.scenario import Scenario
+from sqsim.scenario import Scenario, SideQuest
 from sqsim.task_rows import Tables
 from sqsim.workload import Instance
 
@@ -59,6 +60,8 @@ class _Setup:
         self.scenario = scenario
         engine = scenario.engine
         model = str(scenario.model_path or scenario.model)
+        with scenario.blamed("policy.decisions"):
+            _refuse_live(scenario)
         with scenario.blamed("model"):
             self.geometry: Geometry = geometry(model)
         with scenario.blamed("engine.gpu"):
@@ -174,6 +177,13 @@ class _Setup:
             "profile": {**_profile(self.profile), "also_derived": list(self.cost.notes)},
             "out_of_range": dict(sorted(log.out_of_range.items())),
         }
+
+
+def _refuse_live(scenario: Scenario) -> None:
+    if isinstance(scenario.policy, SideQuest) and scenario.policy.live:
+        raise InputError(
+            "live decisions are a model's own text, and a simulation has no model; set scripted, or use `sqreal run`"
+        )
 
 
 def _profile(found: Profile) -> dict[str, Any]:

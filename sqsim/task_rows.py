@@ -34,6 +34,7 @@ class Served:
     retractions: int = 0
     prefill_chunks: int = 0
     failure: str | None = None  # the name of what ended it before its output was complete
+    text: str | None = None  # what a model wrote by itself
 
     @property
     def kv_reads(self) -> int:
@@ -143,7 +144,8 @@ class TaskRows:
             prompt_tokens=served.prompt_tokens,
             cached_tokens=served.cached_tokens,
             output_tokens=served.output_tokens,
-            named=list(thread.decision.named) if thread.finished else [],
+            named=list(thread.decision.named) if thread.finished and thread.decision is not None else [],
+            ignored=thread.ignored,
             applied_turn=thread.applied_turn,
-            text=None,
+            text=served.text,
         )

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from sqsim.agent.aux_thread import TRIGGER_TOKENS, Decision, DecisionModel
+from sqsim.agent.aux_thread import TRIGGER_TOKENS, Decision, DecisionModel, read_decision
 from sqsim.agent.context import Clearing, Context
 from sqsim.agent.policies.base import CursorView, Policy, View
 from sqsim.models.tokens import Segments, Tokens, concat, whole
@@ -33,17 +33,22 @@ _HEADROOM = 2
 
 @dataclass(slots=True)
 class AuxThread:
-    """One auxiliary generation, from its spawn to its fate."""
+    """One auxiliary generation, from its spawn to its fate.
+
+    A live one, which the server's model writes itself, has no `output`, and no `decision` before it has ended.
+    """
 
     index: int
     turn: int
     fork_tokens: int
     prompt: Tokens
-    output: Tokens
-    decision: Decision
+    output: Tokens | None
+    decision: Decision | None
+    seen: frozenset[int]  # the cursors that were open at its fork
     finished: bool = False
     state: AuxState = "cancelled"
     applied_turn: int | None = None
+    ignored: int = 0  # named cursors that it never saw, or that had gone when it was applied
 
 
 class Clear(NamedTuple):
@@ -104,10 +109,14 @@ class LoopOptions:
     tool_wait_cap_s: float | None = None
     page_size: int = 1
     tail_tokens: int = 0
+    trigger_tokens: int = TRIGGER_TOKENS
 
 
 class TurnLoop:
-    """One task's run through Algorithm 1. Read `context`, `turn`, `aux_threads` for records; change nothing."""
+    """One task's run through Algorithm 1. Read `context`, `turn`, `aux_threads` for records; change nothing.
+
+    Without `decisions` aux threads are live: `aux_ended` brings what the model wrote.
+    """
 
     def __init__(
         self,
@@ -178,8 +187,13 @@ class TurnLoop:
             return [self._finish("completed")]
         return self._boundary()
 
-    def aux_ended(self, aux: AuxThread) -> None:
-        """The aux thread's output is complete; its decision waits for the next boundary."""
+    def aux_ended(self, aux: AuxThread, text: str | None = None) -> None:
+        """The aux thread's output is complete; its decision waits for the next boundary. `text`: of a live one."""
+        assert (text is None) == (aux.output is not None), (
+            "what was scripted has no other text, and what is live has one"
+        )
+        if text is not None:
+            aux.decision = read_decision(text)
         aux.finished = True
 
     def main_failed(self, reason: str) -> list[Action]:
@@ -222,12 +236,16 @@ class TurnLoop:
         return View(self.turn, self.context.tokens, cursors)
 
     def _spawn(self, prompt: Tokens, prompt_tokens: int) -> AuxThread:
-        assert self._decisions is not None, "a policy that spawns needs a decision model"
         index = len(self.aux_threads)
-        decision = self._decisions.decide(index, self.turn, [c.cursor for c in self.context.cursors])
-        trigger = whole(self._segments.shared("trigger"), TRIGGER_TOKENS)
-        output = whole(self._segments.fresh(), decision.output_tokens)
-        aux = AuxThread(index, self.turn, prompt_tokens, concat(prompt, trigger), output, decision)
+        cursors = [c.cursor for c in self.context.cursors]
+        output = decision = None
+        if self._decisions is not None:
+            script = self._decisions.decide(index, self.turn, cursors)
+            output, decision = whole(self._segments.fresh(), script.output_tokens), script.decision
+        trigger = whole(self._segments.shared("trigger"), self._options.trigger_tokens)
+        aux = AuxThread(
+            index, self.turn, prompt_tokens, concat(prompt, trigger), output, decision, frozenset(cursors)
+        )
         self.aux_threads.append(aux)
         self._alive = aux
         return aux
@@ -240,9 +258,14 @@ class TurnLoop:
         if not aux.finished:
             return []
         self._alive = None
+        decision = aux.decision
+        assert decision is not None, "a thread that has ended has decided"
         aux.applied_turn = turn
-        aux.state = "malformed" if aux.decision.malformed else "applied" if turn == aux.turn + 1 else "late"
-        return self._clear(aux.decision.named, f"aux:{aux.index}", turn)
+        aux.state = "malformed" if decision.malformed else "applied" if turn == aux.turn + 1 else "late"
+        there = aux.seen.intersection(c.cursor for c in self.context.cursors)
+        named = [cursor for cursor in decision.named if cursor in there]
+        aux.ignored = len(decision.named) - len(named)
+        return self._clear(named, f"aux:{aux.index}", turn)
 
     def _clear(self, cursors: Sequence[int], by: str, turn: int) -> list[Action]:
         if self._alive is not None and self._options.in_place:

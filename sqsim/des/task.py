@@ -127,6 +127,7 @@ class AgentTask:
         self._rows.clear(action, self._env.now)
 
     def _spawn(self, aux: AuxThread) -> None:
+        assert aux.output is not None, "a simulation has no model, so its aux threads are scripted"
         request = Request(
             rid=aux_rid(self._number, aux.index),
             prompt=aux.prompt,

@@ -33,13 +33,14 @@ def labels_of(run: dict[str, Any]) -> dict[str, Value]:
     """The labels of a record that no study names, from the scenario in its run.json."""
     scenario = run.get("scenario") or {}
     policy, engine, load = (scenario.get(part) or {} for part in ("policy", "engine", "load"))
+    drawn = policy if policy.get("decisions") != "live" else {}  # what a model wrote was not drawn
     labels: dict[str, Value] = {
         "policy": policy.get("name", "run"),
         "cache": engine.get("cache"),
         "after_eviction": policy.get("after_eviction"),
         "concurrency": load.get("concurrency"),
         "k": policy.get("k"),
-        "recall": policy.get("recall"),
-        "false_rate": policy.get("false_rate"),
+        "recall": drawn.get("recall"),
+        "false_rate": drawn.get("false_rate"),
     }
     return {key: value for key, value in labels.items() if value is not None}

@@ -27,6 +27,8 @@ RAW = {
     "mem_fraction_static": 0.5,
     "tp_size": 1,
     "load_format": "dummy",
+    "skip_tokenizer_init": True,
+    "tokenizer_path": "/models/tiny-llama",
     "enable_streaming_session": False,
     "schedule_policy": "fcfs",
     "internal_states": [

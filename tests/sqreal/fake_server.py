@@ -1,5 +1,5 @@
 """A small server that speaks what sqreal needs of SGLang's HTTP and keeps its promises: forced tokens, a prefix cache,
-stop ids, aborts. It takes a fixed time a token and has no scheduler: every request runs at once.
+stop ids, aborts; where nothing is forced it writes what the test says. It takes a fixed time a token and has no scheduler: every request runs at once.
 
 `Faults` makes it break them, one at a time.
 """
@@ -11,9 +11,11 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.sqreal import byte_tokenizer
 
 Headers = dict[str, str]
 
@@ -35,6 +37,11 @@ class FakeServer:
     capacity: int = 100_000
     page_size: int = 1
     incremental: bool = False
+    tokenizer: bool = False  # whether answers hold text
+    model: str = "fake"  # where it says that its model is
+    writes: Callable[[dict[str, Any]], str] = lambda body: (
+        "what a model says"
+    )  # to a request without forced tokens
     faults: Faults = field(default_factory=Faults)
     port: int = 0
     requests: list[dict[str, Any]] = field(default_factory=list)  # bodies of /generate behind the last flush
@@ -107,6 +114,9 @@ class FakeServer:
             case "GET", "/metrics":
                 total = f'sglang:prompt_tokens_total{{model="fake"}} {sum(len(r["input_ids"]) for r in self.requests)}'
                 await self._send(writer, 200, f"# HELP x y\n{total}\n")
+            case "POST", "/tokenize" if self.tokenizer:
+                tokens = byte_tokenizer.encode(body["prompt"])
+                await self._send(writer, 200, json.dumps({"tokens": tokens, "count": len(tokens)}))
             case "POST", "/flush_cache":
                 self._tree.clear()
                 self.requests.clear()
@@ -143,8 +153,12 @@ class FakeServer:
 
     async def _decode(self, writer: asyncio.StreamWriter, body: dict[str, Any], *, dies: bool) -> None:
         prompt, params, rid = body["input_ids"], body["sampling_params"], body["rid"]
-        forced = params["custom_params"]["sqreal_force"]
-        assert params["custom_params"]["sqreal_n_in"] == len(prompt)
+        if "custom_params" in params:
+            forced, stops = params["custom_params"]["sqreal_force"], params["stop_token_ids"]
+            assert params["custom_params"]["sqreal_n_in"] == len(prompt)
+        else:
+            stops = [byte_tokenizer.END]
+            forced = [*byte_tokenizer.encode(self.writes(body)), *stops]
         if self.faults.unforced:
             forced = [1] * params["max_new_tokens"]
         cached = min(self._match(prompt), len(prompt) - 1) // self.page_size * self.page_size
@@ -160,7 +174,7 @@ class FakeServer:
                 said.append(forced[len(said)])
                 if len(said) >= params["max_new_tokens"]:
                     finish = {"type": "length", "length": len(said)}
-                elif said[-1] in params["stop_token_ids"]:
+                elif said[-1] in stops:
                     finish = {"type": "stop", "matched": said[-1]}
             if len(said) == 1:
                 self._tree.append(prompt)
@@ -181,7 +195,8 @@ class FakeServer:
                 if not said:  # as SGLang answers what was aborted in the queue
                     meta = {"id": rid, "finish_reason": finish}
                 fresh = said[1:] if self.incremental and len(said) > 1 else said
-                await self._event(writer, {"output_ids": fresh, "meta_info": meta})
+                text = {"text": byte_tokenizer.decode(fresh)} if self.tokenizer else {}
+                await self._event(writer, {**text, "output_ids": fresh, "meta_info": meta})
         del self._live[rid]
 
     def _match(self, prompt: list[int]) -> int:
@@ -198,7 +213,9 @@ class FakeServer:
     def _info(self) -> dict[str, Any]:
         return {
             "version": "0.5.23",
-            "model_path": "fake",
+            "model_path": self.model,
+            "tokenizer_path": self.model,
+            "skip_tokenizer_init": not self.tokenizer,
             "device": "cpu",
             "page_size": self.page_size,
             "context_length": 8192,

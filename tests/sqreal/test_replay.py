@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from sqreal.cli import scenario_command, tiny_model_command
-from sqreal.client import Generation
+from sqreal.client import Call, Generation
 from sqreal.errors import ServerError
 from sqreal.replay import Replay, replay
 from sqreal.server import attach
-from sqreal.stage import FaithError, note
+from sqreal.stage import FaithError, check, note
 from sqsim.errors import InputError, RecordError, RunError, ScenarioError
 from sqsim.metrics import metrics
 from sqsim.record import read_record, write_record
@@ -128,6 +128,13 @@ def test_a_server_that_does_not_force_tokens_is_refused_before_the_first_task(tm
         pytest.raises(FaithError, match=r"warm1\.0/: output token 0 .*SQREAL_FORCE_TOKENS=1"),
     ):
         on(server, scenario(tmp_path, [chain(1)]))
+
+
+def test_a_server_that_ends_a_request_says_why():
+    finish = {"type": "abort", "message": "sqreal_force: token 3 of 9 ends the request"}
+    answer = Generation(0.0, 0.1, 0.2, [7], {"finish_reason": finish})
+    with pytest.raises(FaithError, match=r"token 0 is 7, recorded is 5; the server ended it: .*token 3 of 9"):
+        check(Call("0/0/", [4], [5, 6], 9), answer)
 
 
 WARM_UP = 9

@@ -23,7 +23,7 @@ total_tok_s output_tok_s_peak kv_capacity_tokens kv_usage_peak kv_usage_mean pea
 peak_tokens_completed_mean kv_reads_main_tokens kv_reads_aux_tokens prefill_tokens cached_tokens evicted_tokens evictions
 evicted_then_used evicted_uses aux_spawned aux_applied aux_late aux_cancelled retractions ttft_s_p50 ttft_s_p90 ttft_s_p99
 tpot_s_p50 tpot_s_p90 tpot_s_p99 task_s_p50 task_s_p90 task_s_p99 simulated wall_s
-kv_held_peak aux_malformed reclaimed_tokens released_sessions
+kv_held_peak aux_malformed aux_ignored reclaimed_tokens released_sessions
 aux_ttft_s_p50 aux_ttft_s_p90 aux_ttft_s_p99 aux_e2e_s_p50 aux_e2e_s_p90 aux_e2e_s_p99""".split()
 
 BY_HAND = {
@@ -59,6 +59,7 @@ BY_HAND = {
     "aux_late": 0,
     "aux_cancelled": 1,
     "aux_malformed": 0,
+    "aux_ignored": 0,
     "retractions": 1,
     "reclaimed_tokens": 35,
     "released_sessions": 2,
@@ -213,7 +214,7 @@ def test_peak_throughput_is_exact(drawn):
 )
 def test_late_is_what_missed_the_boundary_after_its_spawn(applied, state, main_steps, late):
     record = tiny_record()
-    record.aux = table(AUX, ("c", 0, 1.0, 1.5, 4.0, state, 100, 110, 100, 6, [0], applied, None))
+    record.aux = table(AUX, ("c", 0, 1.0, 1.5, 4.0, state, 100, 110, 100, 6, [0], 0, applied, None))
     record.turns = table(
         TURNS, *(("c", turn, 0.0, 0.0, 1.0, 2.0, None, 9, 0, 9, 2, 9, 0, 0, 1) for turn in range(main_steps))
     )

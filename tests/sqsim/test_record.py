@@ -36,7 +36,7 @@ COLUMNS = {
     "turns": "task turn submit_s admit_s first_token_s end_s tool_end_s prompt_tokens cached_tokens computed_tokens"
     " output_tokens resident_tokens_after shift retractions prefill_chunks",
     "aux": "task spawn_turn submit_s first_token_s end_s state fork_tokens prompt_tokens cached_tokens output_tokens"
-    " named applied_turn text",
+    " named ignored applied_turn text",
     "evictions": "task turn time_s cursor tokens by age_turns last_use_turn used_later",
     "engine": "t0_s t1_s mode steps requests new_tokens context_tokens running waiting kv_running kv_idle_sessions"
     " kv_aux kv_tree_evictable kv_free kv_used_mean swa_used retracted reclaimed_tokens released_sessions new_token_ratio",

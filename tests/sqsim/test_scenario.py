@@ -49,6 +49,7 @@ POLICY_DEFAULTS = [
     {
         "name": "sidequest",
         "k": 4,
+        "decisions": "scripted",
         "recall": 0.85,
         "false_rate": 0.02,
         "aux_tokens": 125,
@@ -191,6 +192,7 @@ def test_one_pool_for_all_layers_has_ratio_one():
         ("policy={name: sidequest, false_rate: -0.1}", "policy.false_rate"),
         ("policy={name: sidequest, aux_tokens: 0}", "policy.aux_tokens"),
         ("policy={name: sidequest, aux_tokens: 300}", "policy.aux_tokens"),
+        ("policy={name: sidequest, decisions: alive}", "policy.decisions"),
         ("policy={name: sidequest, aux_start: later}", "policy.aux_start"),
         ("policy={name: sidequest, after_eviction: rotate}", "policy.after_eviction"),
         ("policy={name: keep_last, n: -1}", "policy.n"),
@@ -330,6 +332,14 @@ def test_what_no_record_has_calibrated_is_assumed():
         "policy.aux_tokens",
     ]
     assert make_scenario({**content, "policy": {"name": "oracle"}}).assumed() == []
+    assert make_scenario({**content, "policy": {"name": "sidequest", "decisions": "live"}}).assumed() == []
+
+
+def test_what_scripts_a_decision_bounds_no_live_one():
+    """`aux_tokens` is the length of a scripted output; a live one may be short."""
+    content = {**MINIMAL, "engine": {"cache": "session"}}
+    short = {"name": "sidequest", "decisions": "live", "aux_max_new_tokens": 60}
+    assert make_scenario({**content, "policy": short}).policy.aux_max_new_tokens == 60
 
 
 def test_a_scenario_never_changes(scenario_file):

@@ -41,9 +41,9 @@ def tiny_record() -> RunRecord:
         ),
         aux=table(
             AUX,
-            # task, spawn, submit, first, end, state, fork, prompt, cached, output, named, applied, text
-            ("a", 0, 1.0, 1.5, 4.0, "applied", 100, 110, 100, 6, [0], 1, None),
-            ("a", 1, 12.0, None, 20.0, "cancelled", 200, 210, 200, 4, [], None, None),
+            # task, spawn, submit, first, end, state, fork, prompt, cached, output, named, ignored, applied, text
+            ("a", 0, 1.0, 1.5, 4.0, "applied", 100, 110, 100, 6, [0], 0, 1, None),
+            ("a", 1, 12.0, None, 20.0, "cancelled", 200, 210, 200, 4, [], 0, None, None),
         ),
         evictions=table(EVICTIONS, ("a", 1, 10.0, 0, 40, "aux:0", 1, None, None)),
         engine=table(

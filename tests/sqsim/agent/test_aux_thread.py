@@ -30,7 +30,7 @@ def model(name: str = "t", **options) -> DecisionModel:
 def test_expired_are_named_with_recall_and_live_with_false_rate():
     expired = live = 0
     for index in range(200):
-        named = model().decide(index, TURNS, OPEN).named
+        named = model().decide(index, TURNS, OPEN).decision.named
         expired += sum(cursor % 2 for cursor in named)
         live += sum(1 - cursor % 2 for cursor in named)
     for found, chance, calls in ((expired, 0.85, 200 * 19), (live, 0.02, 200 * 20)):
@@ -40,17 +40,17 @@ def test_expired_are_named_with_recall_and_live_with_false_rate():
 
 @pytest.mark.parametrize(("recall", "false_rate", "named"), [(1.0, 0.0, 1), (0.0, 1.0, 0)])
 def test_the_corners_are_exact(recall, false_rate, named):
-    decision = model(recall=recall, false_rate=false_rate).decide(0, TURNS, OPEN)
+    decision = model(recall=recall, false_rate=false_rate).decide(0, TURNS, OPEN).decision
     assert decision.named == tuple(range(named, TURNS - 1, 2))
 
 
 def test_a_draw_depends_on_its_key_and_on_nothing_else():
     """Common random numbers: what else is open, and when, changes no cursor's luck."""
-    all_open = model().decide(3, TURNS, OPEN).named
-    some = model().decide(3, TURNS, range(10, 20)).named
+    all_open = model().decide(3, TURNS, OPEN).decision.named
+    some = model().decide(3, TURNS, range(10, 20)).decision.named
     assert some == tuple(cursor for cursor in all_open if 10 <= cursor < 20)
-    assert model("other").decide(3, TURNS, OPEN).named != all_open
-    assert model(seed=1).decide(3, TURNS, OPEN).named != all_open
+    assert model("other").decide(3, TURNS, OPEN).decision.named != all_open
+    assert model(seed=1).decide(3, TURNS, OPEN).decision.named != all_open
 
 
 def test_lengths_are_those_of_figure_7():
@@ -61,5 +61,5 @@ def test_lengths_are_those_of_figure_7():
 
 
 def test_an_output_cut_off_by_its_limit_names_nothing():
-    decision = model(aux_max_new_tokens=100).decide(0, TURNS, OPEN)
-    assert decision == (100, (), True)
+    script = model(aux_max_new_tokens=100).decide(0, TURNS, OPEN)
+    assert script == (100, ((), True))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsim.agent.aux_thread import TRIGGER_TOKENS, Decision, DecisionModel
+from sqsim.agent.aux_thread import TRIGGER_TOKENS, Decision, DecisionModel, Script
 from sqsim.agent.policies.keep_last import KeepLast
 from sqsim.agent.policies.none import NoEviction
 from sqsim.agent.policies.oracle import Oracle
@@ -26,10 +26,10 @@ class Says(DecisionModel):
         self._malformed = malformed
         self.asked: list[tuple[int, tuple[int, ...]]] = []
 
-    def decide(self, index: int, turn: int, open_cursors: Iterable[int]) -> Decision:
+    def decide(self, index: int, turn: int, open_cursors: Iterable[int]) -> Script:
         self.asked.append((turn, tuple(open_cursors)))
         named = self._decisions[index] if index < len(self._decisions) else ()
-        return Decision(125, () if self._malformed else named, malformed=self._malformed)
+        return Script(125, Decision(malformed=True) if self._malformed else Decision(named))
 
 
 def loop(made, policy=None, decisions=None, **options) -> TurnLoop:

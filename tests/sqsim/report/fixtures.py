@@ -184,7 +184,7 @@ def make_record(variant="none / radix", concurrency=6, tasks=24, turns=12, capac
                     task=name, spawn_turn=turn, submit_s=first, first_token_s=first + 0.1, end_s=aux_end,
                     state="late" if turn == 8 else "applied" if turn + 1 < count else "cancelled",
                     fork_tokens=cached, prompt_tokens=cached + 12, cached_tokens=cached, output_tokens=125,
-                    named=open_cursors[:-3], applied_turn=turn + 1 if turn + 1 < count else None, text=None,
+                    named=open_cursors[:-3], ignored=0, applied_turn=turn + 1 if turn + 1 < count else None, text=None,
                 )  # fmt: skip
                 holdings.append((first, aux_end, 137, "kv_aux"))
                 aux_reads += cached * 125
