@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from importlib.metadata import version
@@ -179,11 +180,12 @@ class Replay:
         """Compile and fill what the first requests would wait for, and see that tokens are forced; then forget it all."""
         prompt = min(_WARM_PROMPT, self._limits.context_length // 4, self._limits.kv_capacity // 4)
         ids = range(RESERVED, self._geometry.vocabulary)
+        mark = secrets.token_hex(4)  # as Stage.rid says
 
         async def one(number: int, at_once: int) -> None:
             sent = [ids[(number * 31 + index) % len(ids)] for index in range(prompt)]
             forced = [*(ids[(number + index) % (len(ids) - 1)] for index in range(_WARM_OUTPUT - 1)), ids[-1]]
-            call = Call(f"warm{at_once}.{number}/", sent, forced, _WARM_OUTPUT + 1)
+            call = Call(f"{mark}/warm{at_once}.{number}/", sent, forced, _WARM_OUTPUT + 1)
             check(call, await client.generate(call))
 
         at_once = min(_WARM_REQUESTS, self._limits.max_running, self._limits.kv_capacity // (2 * prompt))
