@@ -134,6 +134,45 @@ def report_command(
     print_line(f"report: {output}")
 
 
+@app.command("calibrate")
+def calibrate_command(
+    records: Annotated[list[Path], typer.Argument(help="Records of `sqreal run`: one model, one server.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The profile (YAML) to write.")],
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Fit a cost profile to real runs; each run is also predicted by a fit to the others."""
+    from sqsim.calibrate import calibrate, profile_text  # noqa: PLC0415 - the other commands do without scipy
+
+    found = calibrate([read_record(path) for path in records], records, output.stem)
+    write_text(output, profile_text(found.profile), overwrite)
+    if as_json:
+        print_json(found.to_json())
+        return
+    print_rows(
+        "",
+        ["a second for every", "value", "standard error"],
+        [[name, value, found.standard_errors[name]] for name, value in found.coefficients.items()],
+    )
+    columns = [
+        "run, predicted by the others",
+        "steps",
+        "measured s",
+        "error of the sum",
+        "mean error of a step",
+    ]
+    print_rows(
+        "",
+        columns,
+        [
+            [each.run, each.steps, each.measured_s, f"{each.total_error:+.1%}", f"{each.mean_abs_error:.1%}"]
+            for each in found.held_out
+        ],
+    )
+    print_line(f"- {found.steps} steps; {found.outliers} left out, which took over 8 times what was predicted")
+    print_line(f"profile: {output}")
+
+
 @app.command("support")
 def support_command(as_json: Json = False) -> None:
     """Which models and GPUs are covered, and by what evidence a prediction would rest."""

@@ -16,6 +16,7 @@ from sqsim.des.engine import Engine
 from sqsim.des.load import start_load
 from sqsim.des.step_log import StepLog
 from sqsim.des.task import AgentTask, Child
+from sqsim.des.wire import Wire
 from sqsim.errors import InputError
 from sqsim.metrics import judge_evictions
 from sqsim.models.batching import Limits, Scheduler
@@ -119,6 +120,8 @@ class _Setup:
             release_idle_sessions=sessions,
         )
         engine = Engine(env, Scheduler(limits), self.cost, log)
+        delays = self.profile.client
+        served = engine if delays is None else Wire(env, engine, delays)
         tables, segments, client = Tables(), Segments(), agents.client()
         numbers = iter(range(10**12))
         ended = 0
@@ -126,7 +129,7 @@ class _Setup:
         def build(instance: Instance, parent: str | None) -> AgentTask:
             agent = AgentTask(
                 env,
-                engine,
+                served,
                 tables,
                 client,
                 instance.name,

@@ -9,6 +9,7 @@ import simpy
 from sqsim.agent.turn_loop import Action, AuxThread, Clear, Finish, RunMain, RunTools, Spawn, TurnLoop
 from sqsim.agents import ClientOptions, aux_rid, main_rid
 from sqsim.des.engine import Engine, Submission
+from sqsim.des.wire import Wire
 from sqsim.models.radix import Trail
 from sqsim.models.request import Request
 from sqsim.task_rows import Served, Tables, TaskRows
@@ -32,7 +33,7 @@ class AgentTask:
     def __init__(
         self,
         env: simpy.Environment,
-        engine: Engine,
+        engine: Engine | Wire,
         tables: Tables,
         options: ClientOptions,
         name: str,

@@ -102,6 +102,13 @@ class PrefixTerm(Term):
     per_token_s: Seconds
 
 
+class ClientTerm(Term):
+    """The ways between an agent and the scheduler: HTTP, tokenizer and detokenizer processes, the agent's own loop."""
+
+    request_s: Seconds  # from the submission until the scheduler can queue it
+    response_s: Seconds  # from a step's result until the agent has it
+
+
 class Profile(_Strict):
     """One cost profile. `auto` is the reason for which it is its (model, GPU)'s default, else None."""
 
@@ -125,6 +132,7 @@ class Profile(_Strict):
     prefill_full: PrefillTerm
     prefill_sliding: PrefillTerm | None = None
     prefix_read: PrefixTerm
+    client: ClientTerm | None = None  # None: both ways take no time
 
     @model_validator(mode="after")
     def _sliding_terms_together(self) -> Self:

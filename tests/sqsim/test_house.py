@@ -17,13 +17,13 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"models"},
     {"agent"},
     {"record", "strict_yaml"},
-    {"metrics", "lockstep", "recording", "task_rows"},
+    {"metrics", "lockstep", "recording", "step_times", "task_rows"},
     {"scenario", "scenario_parts"},
     {"workload"},
     {"agents"},
     {"des"},
     {"simulate"},
-    {"report", "study", "study_file", "compare", "support"},
+    {"report", "study", "study_file", "compare", "calibrate", "support"},
     {"cli", "cli_compare", "cli_output", "cli_run", "cli_trace"},
 ]
 PURE = ("agent", "models", "trace/schema.py", "trace/references.py")

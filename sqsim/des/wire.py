@@ -1,0 +1,74 @@
+"""The ways between an agent and the engine, where a profile says how long they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+
+import simpy
+
+from sqsim.des.engine import Engine, Submission
+from sqsim.models.profile import ClientTerm
+from sqsim.models.request import Request
+
+
+class Wire:
+    """An engine behind a network: requests and news travel, times are those that the agent sees.
+
+    Sessions are dropped and closed at once: what an agent says of a session it says with its next request.
+    """
+
+    def __init__(self, env: simpy.Environment, engine: Engine, delays: ClientTerm) -> None:
+        self._env = env
+        self._engine = engine
+        self._delays = delays
+        self._far: dict[Submission, Submission] = {}
+
+    def submit(self, request: Request) -> Submission:
+        """Send a request; the submission's events come when the agent would hear of them."""
+        env = self._env
+        near = Submission(request, env.now, env.event(), env.event())
+        env.process(self._carry(near))
+        return near
+
+    def cancel(self, near: Submission) -> None:
+        """Abort a request, as soon as the word of it has travelled."""
+        self._after(self._delays.request_s, lambda: self._cancel(near))
+
+    def drop(self, session: str, spans: Sequence[tuple[int, int]]) -> int:
+        """Clear spans of an idle session in place; tokens freed."""
+        return self._engine.drop(session, spans)
+
+    def close_session(self, session: str) -> None:
+        """Free what a session holds."""
+        self._engine.close_session(session)
+
+    def has_session(self, session: str) -> bool:
+        """Whether a session holds KV now."""
+        return self._engine.has_session(session)
+
+    def _cancel(self, near: Submission) -> None:
+        far = self._far.get(near)
+        if far is not None:
+            self._engine.cancel(far)
+
+    def _carry(self, near: Submission) -> Generator[simpy.Event, object, None]:
+        yield self._env.timeout(self._delays.request_s)
+        far = self._far[near] = self._engine.submit(near.request)
+        assert far.first_token.callbacks is not None
+        far.first_token.callbacks.append(
+            lambda _: self._after(self._delays.response_s, lambda: self._started(near))
+        )
+        yield far.done
+        yield self._env.timeout(self._delays.response_s)
+        del self._far[near]
+        near.admit_s, near.end_s = far.admit_s, self._env.now
+        near.done.succeed(far.done.value)
+
+    def _started(self, near: Submission) -> None:
+        near.first_token_s = self._env.now
+        near.first_token.succeed()
+
+    def _after(self, delay_s: float, then: Callable[[], None]) -> None:
+        event = self._env.timeout(delay_s)
+        assert event.callbacks is not None
+        event.callbacks.append(lambda _: then())

@@ -1,0 +1,187 @@
+"""Calibration: known coefficients come back, runs that cannot determine them are refused by name, delays reach the record."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+
+import pytest
+
+from sqsim.calibrate import calibrate, profile_text
+from sqsim.errors import InputError
+from sqsim.models.cost import CostModel, StepWork
+from sqsim.models.geometry import geometry
+from sqsim.models.hardware import hardware
+from sqsim.models.profile import read_profile
+from sqsim.record import RunRecord
+from sqsim.scenario import make_scenario
+from sqsim.simulate import simulate
+from sqsim.trace.store import write_tasks
+from tests.sqsim.tasks import chain
+
+TRUTH = {
+    "step": 2e-3,
+    "decode_requests": 3e-4,
+    "decode_context": 4e-6,
+    "prefill": 5e-4,
+    "prefill_rows": 6e-4,
+    "prefill_tokens": 5e-5,
+    "prefill_pairs": 2e-7,
+    "prefix_tokens": 1e-5,
+}
+
+
+def seconds(prefill, lengths):
+    """A step of tiny-llama by the formula, written out: a sum over what is in it."""
+    new = sum(extend for extend, _ in prefill)
+    pairs = sum(extend * before + extend * (extend + 1) // 2 for extend, before in prefill)
+    charged = {
+        "step": 1,
+        "decode_requests": len(lengths),
+        "decode_context": sum(lengths),
+        "prefill": bool(prefill),
+        "prefill_rows": len(prefill),
+        "prefill_tokens": new,
+        "prefill_pairs": pairs,
+        "prefix_tokens": sum(before for _, before in prefill),
+    }
+    return sum(TRUTH[name] * times for name, times in charged.items())
+
+
+def recorded(
+    directory, seed, *, requests=8, steps=400, noise=0.0, request_s=0.004, response_s=0.002, **changes
+):
+    """A record of a run whose every step took what `seconds` says, up to a keyed noise; one request arrives and ends."""
+    draw = random.Random(f"calibrate {seed}")
+    schedule = directory / "schedule"
+    schedule.mkdir(parents=True)
+    now, events = 0.1, [{"ev": "arrive", "rid": "a", "t": request_s, "n_in": 4}]
+    for step in range(1, steps + 1):
+        prefill, lengths = [], []
+        if draw.random() < 0.3:
+            prefill = [
+                (draw.randint(1, 200), draw.choice((0, draw.randint(1, 900))))
+                for _ in range(draw.randint(1, min(3, requests)))
+            ]
+        else:
+            lengths = [draw.randint(20, 1500) for _ in range(draw.randint(1, requests))]
+        rows = [
+            [f"p{n}", extend, before, before + extend, 0, 2000, 0, 0, 0]
+            for n, (extend, before) in enumerate(prefill)
+        ]
+        rows += [[f"d{n}", 1, length - 1, length, 3, 10, 0, 0, 0] for n, length in enumerate(lengths)]
+        events.append(
+            {"ev": "step", "step": step, "mode": "extend" if prefill else "decode", "t0": now, "reqs": rows}
+        )
+        now += seconds(prefill, lengths) * (1 + draw.uniform(-noise, noise))
+        events.append({"ev": "result", "step": step, "t1": now, "fin": ["a"] if step == steps else []})
+    events.append({"ev": "idle", "t": now})
+    with gzip.open(schedule / "steps.jsonl.gz", "wt") as log:
+        log.writelines(json.dumps(event) + "\n" for event in events)
+    asked = {"rid": "a", "input_ids": [1, 2, 3, 4], "n_out": 1, "max_new_tokens": 5}
+    answer = {"a": {"output_ids": [5], "t_submit": 0.0, "t_done": now + response_s}}
+    arguments = {"max_running_requests": 8, "chunked_prefill_size": 512, "context_length": 4096}
+    for name, value in (
+        ("workload", {"requests": [asked]}),
+        ("responses", answer),
+        ("server", {"launch_args": arguments, "pool_tokens": 4096}),
+    ):
+        (schedule / f"{name}.json").write_text(json.dumps(value))
+    run = {
+        "kind": "real",
+        "status": "complete",
+        "scenario": {"model": "tiny-llama", "engine": {"gpu": "cpu", "kv_dtype": "bfloat16"}},
+        "server": {"device": "cpu", "dtype": "float32", "attention_backend": "torch_native"},
+        "versions": {"sglang": "0.5.23"},
+        **changes,
+    }
+    return RunRecord(run), directory
+
+
+def calibrated(*made):
+    return calibrate([record for record, _ in made], [directory for _, directory in made], "fitted")
+
+
+def test_known_coefficients_come_back(tmp_path):
+    found = calibrated(*(recorded(tmp_path / str(seed), seed) for seed in range(3)))
+    assert found.coefficients == pytest.approx(TRUTH, rel=1e-4)
+    assert max(abs(each.total_error) for each in found.held_out) < 1e-4
+    assert found.profile.client.request_s == pytest.approx(0.004)
+    assert found.profile.client.response_s == pytest.approx(0.002)
+    cost = CostModel(read_profile(profile_text(found.profile), "text"), geometry("tiny-llama"), hardware("cpu"))
+    for prefill, lengths in ([], [300, 500]), ([(64, 0), (10, 700)], []):
+        work = StepWork(prefill, len(lengths), sum(lengths), 0)
+        assert cost.step_s(work) == pytest.approx(seconds(prefill, lengths), rel=1e-4)
+
+
+def test_errors_of_the_fit_add_up_to_nothing_and_intervals_hold_the_truth(tmp_path):
+    found = calibrated(*(recorded(tmp_path / str(seed), seed, noise=0.3) for seed in range(6)))
+    assert abs(sum(each.total_error for each in found.held_out)) / 6 < 0.02
+    for name, value in found.coefficients.items():
+        assert abs(value - TRUTH[name]) < 5 * found.standard_errors[name] + 1e-3 * TRUTH[name], name
+    assert found.profile.step.fit.names == list(TRUTH)
+
+
+def test_a_stall_is_left_out(tmp_path):
+    record, directory = recorded(tmp_path / "a", 0)
+    log = directory / "schedule" / "steps.jsonl.gz"
+    events = [json.loads(line) for line in gzip.decompress(log.read_bytes()).splitlines()]
+    for event in events[200:]:
+        for name in {"t", "t0", "t1"} & event.keys():
+            event[name] += 30.0
+    with gzip.open(log, "wt") as text:
+        text.writelines(json.dumps(event) + "\n" for event in events)
+    found = calibrated((record, directory))
+    assert found.outliers == 1
+    assert found.coefficients == pytest.approx(TRUTH, rel=1e-4)
+
+
+def test_what_the_runs_do_not_determine_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"do not determine .*decode_requests .*load\.concurrency above 1"):
+        calibrated(recorded(tmp_path / "one", 0, requests=1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "simulated"}, "a simulated run"),
+        ({"status": "incomplete"}, "incomplete"),
+        ({"versions": {"sglang": "0.5.16"}}, "versions.sglang is '0.5.16', not '0.5.23'"),
+        (
+            {"scenario": {"model": "tiny-qwen3", "engine": {"gpu": "cpu", "kv_dtype": "bfloat16"}}},
+            "scenario.model",
+        ),
+    ],
+)
+def test_a_run_of_another_kind_is_refused_by_name(tmp_path, changes, message):
+    with pytest.raises(InputError, match=message):
+        calibrated(recorded(tmp_path / "a", 0), recorded(tmp_path / "b", 1, **changes))
+
+
+def test_a_record_without_a_schedule_is_refused(tmp_path):
+    record, _ = recorded(tmp_path / "a", 0)
+    with pytest.raises(InputError, match="has no schedule/"):
+        calibrate([record], [tmp_path], "fitted")
+    with pytest.raises(InputError, match="no record given"):
+        calibrate([], [], "fitted")
+
+
+def test_the_ways_between_agent_and_scheduler_show_in_the_record(tmp_path):
+    """One task alone: each turn ends later by both ways, and nothing else changes."""
+    found = calibrated(*(recorded(tmp_path / str(seed), seed) for seed in range(2)))
+    write_tasks(tmp_path / "tasks.jsonl", [chain(3)])
+
+    def turns(profile):
+        (tmp_path / "p.yaml").write_text(profile_text(profile))
+        engine = {"gpu": "cpu", "kv_capacity": 4096, "profile": str(tmp_path / "p.yaml")}
+        content = {"traces": str(tmp_path / "tasks.jsonl"), "model": "tiny-llama", "engine": engine}
+        return simulate(make_scenario({"load": {"concurrency": 1}, **content})).turns.to_pylist()
+
+    slow, fast = turns(found.profile), turns(found.profile.model_copy(update={"client": None}))
+    both = found.profile.client.request_s + found.profile.client.response_s
+    for delayed, direct in zip(slow, fast, strict=True):
+        for column in ("first_token_s", "end_s"):
+            took = direct[column] - direct["submit_s"]
+            assert delayed[column] - delayed["submit_s"] == pytest.approx(took + both)
+        assert delayed["computed_tokens"] == direct["computed_tokens"]
