@@ -289,8 +289,8 @@ def _differences(table: str, columns: tuple[str, ...], record: RunRecord, paper:
 TABLE = """# Is the simulated server the real one?
 
 Made by `python -m tests.sqreal.conformance`; do not edit. Real SGLang {sglang}, torch {torch}, on a CPU, tiny models with random
-weights in {dtypes}; outputs forced to the traces. A difference is a value that the server and the simulation do not share; there are
-**{differences}** in all.
+weights in {dtypes}; outputs forced to the traces. A difference is a
+value that the server and the simulation do not share; there are **{differences}** in all.
 
 ## Law 10: one task at a time
 
