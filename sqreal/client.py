@@ -145,12 +145,18 @@ class Client:
             answer = await self._http.get("/metrics")
         except httpx.TransportError as error:
             raise await self._broken(f"GET /metrics failed ({error!r})") from error
+        if answer.status_code == httpx.codes.NOT_FOUND:
+            return {}
         found: dict[str, float] = {}
-        for line in answer.text.splitlines() if answer.is_success else ():
-            if line and not line.startswith("#"):
-                name, _, value = line.rpartition(" ")
-                name = name.partition("{")[0]
-                found[name] = found.get(name, 0.0) + float(value)
+        try:
+            answer.raise_for_status()
+            for line in answer.text.splitlines():
+                if line and not line.startswith("#"):
+                    name, _, value = line.rpartition(" ")
+                    name = name.partition("{")[0]
+                    found[name] = found.get(name, 0.0) + float(value)
+        except (httpx.HTTPStatusError, ValueError) as error:
+            raise ServerError(f"{self.url}/metrics: is not what SGLang answers ({error})") from error
         return found
 
     async def _ask(self, method: str, path: str, **content: Any) -> None:

@@ -17,6 +17,7 @@ from sqreal.live_text import LiveText, live_text
 from sqreal.scenario_from import unmodelled
 from sqreal.schedule import await_idle, write_schedule
 from sqreal.server import Server
+from sqreal.server_metrics import cross_check
 from sqreal.stage import Stage, check
 from sqreal.task import AgentTask, Child
 from sqreal.token_ids import RESERVED, TokenIds
@@ -88,6 +89,7 @@ class Replay:
         self.record = RunRecord({})
         self.interrupted = False
         self._stage: Stage | None = None
+        self._metrics: dict[str, Any] = {}
 
     def run(self, progress: Progress | None = None) -> RunRecord:
         """Drive all tasks to their end. `status` in the record's run.json is incomplete where something prevented it.
@@ -155,6 +157,7 @@ class Replay:
     async def _run(self, progress: Progress | None) -> Stage:
         async with Client(self._server.url, self._server.failure) as client:
             await self._warm_up(client)
+            before = await client.metrics()
             stage = Stage(
                 client,
                 self._ids,
@@ -170,6 +173,9 @@ class Replay:
                         stage.group.create_task(process)
                 if self._step_log is not None:
                     await asyncio.to_thread(await_idle, self._step_log)
+                self._metrics = cross_check(
+                    before, await client.metrics(), [(each.served, each.answer) for each in stage.exchanges]
+                )
             except* RunError as errors:
                 self.error = _first(errors)
             except* asyncio.CancelledError:
@@ -286,6 +292,7 @@ class Replay:
                 "trigger_tokens": self._trigger_tokens,
                 "derived_segments": self._ids.derived,
             },
+            "server_metrics": self._metrics,
             "refused": stage.refused,
             "replaced_token_ids": self._ids.replaced,
             "out_of_range": {},

@@ -82,6 +82,9 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
         f"{key}: the scenario says {values['scenario']}, the server has {values['server']}"
         for key, values in run.get("unlike_the_scenario", {}).items()
     ]
+    if differences := run.get("server_metrics", {}).get("differences"):
+        said = ", ".join(f"{name} {value:+d}" for name, value in differences.items())
+        notes.append(f"the server counted otherwise than this record ({said}): did others use it meanwhile?")
     if (live := run.get("live")) and live["derived_segments"]:
         notes.append(
             "aux threads decided live, but token ids of the trace are missing and derived ones stand for no text: "

@@ -29,6 +29,7 @@ class Faults:
     refuses_at: int | None = None  # HTTP 400
     errs_at: int | None = None  # an error event in the stream
     unforced: bool = False  # says what it likes, as without the plugin
+    miscounts: int = 0  # prompt tokens that its metrics count beside ours, with every flush
 
 
 @dataclass
@@ -48,6 +49,9 @@ class FakeServer:
     aborted: list[str] = field(default_factory=list)
     flushes: int = 0
     _tree: list[list[int]] = field(default_factory=list)
+    metrics: bool = True
+    metrics_text: str | None = None  # what it answers instead of its metrics
+    _counted: dict[str, int] = field(default_factory=dict)
     _served: int = 0
     _live: dict[str, asyncio.Event] = field(default_factory=dict)
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -111,9 +115,8 @@ class FakeServer:
                 await self._send(writer, 200, "")
             case "GET", "/server_info":
                 await self._send(writer, 200, json.dumps(self._info()))
-            case "GET", "/metrics":
-                total = f'sglang:prompt_tokens_total{{model="fake"}} {sum(len(r["input_ids"]) for r in self.requests)}'
-                await self._send(writer, 200, f"# HELP x y\n{total}\n")
+            case "GET", "/metrics" if self.metrics:
+                await self._send(writer, 200, self._prometheus())
             case "POST", "/tokenize" if self.tokenizer:
                 tokens = byte_tokenizer.encode(body["prompt"])
                 await self._send(writer, 200, json.dumps({"tokens": tokens, "count": len(tokens)}))
@@ -170,6 +173,7 @@ class FakeServer:
                 await asyncio.sleep(self.token_s)
             if self._live[rid].is_set():
                 finish = {"type": "abort", "message": "Abort in waiting queue"}
+                self._count(num_aborted_requests=1)
             else:
                 said.append(forced[len(said)])
                 if len(said) >= params["max_new_tokens"]:
@@ -194,10 +198,38 @@ class FakeServer:
                 }
                 if not said:  # as SGLang answers what was aborted in the queue
                     meta = {"id": rid, "finish_reason": finish}
+                elif finish is not None:
+                    self._count(
+                        num_requests=1,
+                        prompt_tokens=len(prompt),
+                        cached_tokens=cached,
+                        generation_tokens=len(said),
+                    )
                 fresh = said[1:] if self.incremental and len(said) > 1 else said
                 text = {"text": byte_tokenizer.decode(fresh)} if self.tokenizer else {}
                 await self._event(writer, {**text, "output_ids": fresh, "meta_info": meta})
         del self._live[rid]
+
+    def _count(self, **more: int) -> None:
+        for name, value in more.items():
+            self._counted[name] = self._counted.get(name, 0) + value
+
+    def _prometheus(self) -> str:
+        """Counters as SGLang lists them: in parts by label, and none of which nothing was counted."""
+        if self.metrics_text is not None:
+            return self.metrics_text
+        self._count(prompt_tokens=self.faults.miscounts * self.flushes)
+        lines = [
+            "# HELP sglang:max_total_num_tokens the pool",
+            f"sglang:max_total_num_tokens {self.capacity}.0",
+        ]
+        for name, value in self._counted.items():
+            for part, labels in (
+                (value // 2, 'is_streaming="true"'),
+                (value - value // 2, 'is_streaming="false"'),
+            ):
+                lines.append(f'sglang:{name}_total{{model_name="fake",{labels}}} {part}.0')
+        return "\n".join(lines) + "\n"
 
     def _match(self, prompt: list[int]) -> int:
         best = 0

@@ -137,8 +137,26 @@ def test_the_cache_is_flushed_and_counters_are_read():
             return counted
 
     with FakeServer().running() as server:
-        assert asyncio.run(use(server)) == {"sglang:prompt_tokens_total": 3.0}
+        counted = asyncio.run(use(server))
+        assert (counted["sglang:prompt_tokens_total"], counted["sglang:max_total_num_tokens"]) == (
+            3.0,
+            100_000.0,
+        )
         assert server.flushes == 1
+
+
+def test_a_server_without_metrics_counts_nothing():
+    async def read(server: FakeServer) -> dict[str, float]:
+        async with Client(server.url) as client:
+            return await client.metrics()
+
+    with FakeServer(metrics=False).running() as server:
+        assert asyncio.run(read(server)) == {}
+    with (
+        FakeServer(metrics_text="<html>welcome</html>").running() as server,
+        pytest.raises(ServerError, match=r"/metrics: is not what SGLang answers"),
+    ):
+        asyncio.run(read(server))
 
 
 def test_an_unknown_path_is_a_server_error():

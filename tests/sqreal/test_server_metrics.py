@@ -1,0 +1,107 @@
+"""The server's own counters against the record: no difference where nobody else uses it, and every one that there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from sqreal.client import Generation
+from sqreal.replay import Replay
+from sqreal.server_metrics import COUNTERS, cross_check
+from sqsim.task_rows import Served
+from tests.sqreal.fake_server import FakeServer, Faults
+from tests.sqreal.replays import POLICIES, busy, family, on, scenario
+from tests.sqsim.tasks import chain
+
+WARM_UP = 9
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_the_server_counts_what_the_record_says(tmp_path, policy):
+    run = scenario(tmp_path, [*family(), busy()], policy=POLICIES[policy])
+    with FakeServer(token_s=0.0005).running() as server:
+        _, record = on(server, run, time_scale=0.05)
+    found = record.run["server_metrics"]
+    assert (found["enabled"], found["differences"]) == (True, {})
+    counters = found["counters"]
+    sums = {
+        name: sum(sum(table[column].to_pylist()) for table in (record.turns, record.aux))
+        for name, column in (
+            ("prompt_tokens", "prompt_tokens"),
+            ("cached_tokens", "cached_tokens"),
+            ("generation_tokens", "output_tokens"),
+        )
+    }
+    sums["finished_requests"] = record.turns.num_rows + record.aux.num_rows
+    for name, total in sums.items():
+        assert counters[name]["record"] + counters[name]["aborted"] == total == counters[name]["counted"]
+    assert counters["finished_requests"]["before"] == WARM_UP, "warm-up was counted, and is kept out"
+    assert found["gauges"] == {"max_total_num_tokens": {"before": 100_000.0, "after": 100_000.0}}
+
+
+def test_what_was_aborted_is_allowed_for_by_name(tmp_path):
+    policy = {**POLICIES["sidequest"], "k": 1, "aux_tokens": 200, "spawn_without_cursors": True}
+    with FakeServer(token_s=0.002).running() as server:
+        _, record = on(server, scenario(tmp_path, [chain(1)], policy=policy), time_scale=0.0)
+    found = record.run["server_metrics"]
+    assert found["differences"] == {}
+    assert found["aborted"] == {"asked_for": 1, "while_running": 1, "in_the_queue": 0}
+    (aux,) = record.aux.to_pylist()
+    assert found["counters"]["generation_tokens"]["aborted"] == aux["output_tokens"]
+
+
+def test_one_that_was_aborted_in_the_queue_is_counted_nowhere():
+    finish = {"finish_reason": {"type": "abort", "message": "?"}}
+    after = {"sglang:num_aborted_requests_total": 1.0, "sglang:num_requests_total": 0.0}
+    queued, unanswered = (Served(0.0, 40), Generation(0.0, None, 1.0, [], finish)), (Served(0.0, 40), None)
+    found = cross_check({}, after, [queued, unanswered])
+    assert found["differences"] == {}
+    assert found["aborted"] == {"asked_for": 1, "while_running": 0, "in_the_queue": 1}
+
+
+def test_a_difference_is_named(tmp_path):
+    with FakeServer(faults=Faults(miscounts=7)).running() as server:
+        _, record = on(server, scenario(tmp_path, [chain(1)]))
+    found = record.run["server_metrics"]
+    assert found["differences"] == {"prompt_tokens": 7}
+    assert found["counters"]["prompt_tokens"]["difference"] == 7
+
+
+def test_a_server_without_metrics_is_said_to_have_none(tmp_path):
+    with FakeServer(metrics=False).running() as server:
+        _, record = on(server, scenario(tmp_path, [chain(1)]))
+    assert record.run["server_metrics"] == {
+        "enabled": False,
+        "note": "the server has no metrics; start it with --enable-metrics to hold them against this record",
+    }
+    assert record.run["status"] == "complete"
+
+
+def test_a_run_that_broke_off_holds_nothing_against_the_server(tmp_path):
+    with FakeServer(faults=Faults(dies_at=WARM_UP + 1)).running() as server:
+        _, record = on(server, scenario(tmp_path, [chain(2)]))
+    assert record.run["status"] == "incomplete"
+    assert record.run["server_metrics"] == {}
+
+
+@pytest.mark.real
+def test_a_real_server_counts_what_the_record_says(llama_server, tmp_path):
+    """Eight tasks at once in a pool of 4,096 tokens: retractions, and aux threads that their task's end cuts short."""
+    made = [chain(3, 300, name=f"t{n}") for n in range(8)]
+    run = scenario(
+        tmp_path,
+        made,
+        engine={"kv_capacity": 4096, "max_running": 8, "context_length": 2048},
+        policy={**POLICIES["sidequest"], "k": 1, "aux_tokens": 120},
+        load={"concurrency": 8},
+    )
+    replay = Replay(run, llama_server, time_scale=0.0, step_log=llama_server.log_path.with_name("steps.jsonl"))
+    record = replay.run()
+    assert replay.error is None
+    found = record.run["server_metrics"]
+    assert found["enabled"]
+    assert found["differences"] == {}, found
+    assert found["counters"].keys() == COUNTERS.keys()
+    assert found["counters"]["prompt_tokens"]["counted"] > 0
+    assert found["counters"]["retracted_requests"]["counted"] > 0
+    assert found["aborted"]["while_running"] > 0
+    assert found["gauges"]["max_total_num_tokens"]["after"] == 4096
