@@ -10,7 +10,7 @@ from sqreal.server_metrics import COUNTERS, cross_check
 from sqsim.task_rows import Served
 from tests.sqreal.fake_server import FakeServer, Faults
 from tests.sqreal.replays import POLICIES, busy, family, on, scenario
-from tests.sqsim.tasks import chain
+from tests.sqsim.tasks import call, chain, task, turn
 
 WARM_UP = 9
 
@@ -86,12 +86,12 @@ def test_a_run_that_broke_off_holds_nothing_against_the_server(tmp_path):
 @pytest.mark.real
 def test_a_real_server_counts_what_the_record_says(llama_server, tmp_path):
     """Eight tasks at once in a pool of 4,096 tokens: retractions, and aux threads that their task's end cuts short."""
-    made = [chain(3, 300, name=f"t{n}") for n in range(8)]
+    made = [task(turn(call(0, latency_s=0.0)), answer=700, name=f"t{n}") for n in range(8)]
     run = scenario(
         tmp_path,
         made,
-        engine={"kv_capacity": 4096, "max_running": 8, "context_length": 2048},
-        policy={**POLICIES["sidequest"], "k": 1, "aux_tokens": 120},
+        engine={"kv_capacity": 4096, "max_running": 8, "context_length": 2048, "max_new_tokens": 8},
+        policy={**POLICIES["sidequest"], "k": 1, "aux_tokens": 1500, "aux_max_new_tokens": 1700},
         load={"concurrency": 8},
     )
     replay = Replay(run, llama_server, time_scale=0.0, step_log=llama_server.log_path.with_name("steps.jsonl"))
