@@ -19,12 +19,13 @@ from sqsim.des.task import AgentTask, Child
 from sqsim.des.wire import Wire
 from sqsim.errors import InputError
 from sqsim.metrics import judge_evictions
-from sqsim.models.batching import Limits, Scheduler
+from sqsim.models.batching import Limits
 from sqsim.models.capacity import Capacity, kv_capacity
 from sqsim.models.cost import CostModel, profile
 from sqsim.models.geometry import Geometry, geometry
 from sqsim.models.hardware import Hardware, hardware
 from sqsim.models.profile import Profile
+from sqsim.models.stretch import StretchingScheduler
 from sqsim.models.tokens import Segments
 from sqsim.record import RunRecord
 from sqsim.scenario import Scenario, SideQuest
@@ -35,11 +36,14 @@ Progress = Callable[[int, int], None]
 """Called as tasks end: how many have, of how many."""
 
 
-def simulate(scenario: Scenario, progress: Progress | None = None) -> RunRecord:
-    """Run a scenario. InputError when it cannot be run as it is; the same scenario gives the same record."""
+def simulate(scenario: Scenario, progress: Progress | None = None, *, step_by_step: bool = False) -> RunRecord:
+    """Run a scenario. InputError when it cannot be run as it is; the same scenario gives the same record.
+
+    `step_by_step` takes every step of the engine alone: slow, and what the faster way is held against (law 7).
+    """
     started = time.perf_counter()
     setup = _Setup(scenario)
-    tables, log = setup.run(progress)
+    tables, log = setup.run(progress, step_by_step=step_by_step)
     tasks = setup.agents.by_name
     record = RunRecord(
         run=setup.describe(log),
@@ -103,7 +107,7 @@ class _Setup:
     def _tail_tokens(self) -> int:
         return self.geometry.window or 0 if self.hybrid else 0
 
-    def run(self, progress: Progress | None) -> tuple[Tables, StepLog]:
+    def run(self, progress: Progress | None, *, step_by_step: bool) -> tuple[Tables, StepLog]:
         scenario, engine_keys, agents = self.scenario, self.scenario.engine, self.agents
         env = simpy.Environment()
         log = StepLog(self.cost, hybrid=self.hybrid)
@@ -119,7 +123,7 @@ class _Setup:
             context_length=self.context_length,
             release_idle_sessions=sessions,
         )
-        engine = Engine(env, Scheduler(limits), self.cost, log)
+        engine = Engine(env, StretchingScheduler(limits), self.cost, log, step_by_step=step_by_step)
         delays = self.profile.client
         served = engine if delays is None else Wire(env, engine, delays)
         tables, segments, client = Tables(), Segments(), agents.client()

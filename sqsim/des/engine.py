@@ -4,8 +4,12 @@ With overlap scheduling (the default) one iteration receives what arrived, forms
 then waits for batch k-1 and processes its result (RULES.md, rules 1 and 2): so batch k+1 is formed while
 batch k runs. Without it a batch's result is processed before the next is formed (rule 44).
 
-One rule for ties: a round sees everything that happened at its own instant or before. A round is an event of
-the lowest priority, so all other events of that instant, and what they cause at once, come first.
+One rule for ties: the end of a batch, and the round behind it, see everything that happened at their own instant or
+before. Both are events of the lowest priority, so all other events of that instant, and what they cause at once, come
+first.
+
+Between two events of the world outside, rounds that are certain to be alike are taken in one move (stretch.py), their
+times in closed form (ramp.py): the same state, times and rows as one by one, which is what `step_by_step` does.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ from dataclasses import dataclass
 import simpy
 from simpy.events import EventPriority
 
-from sqsim.des.step_log import StepLog
+from sqsim.des.step_log import StepLog, used
 from sqsim.errors import RunError
-from sqsim.models.batching import Batch, Scheduler
+from sqsim.models.batching import Batch
 from sqsim.models.cost import CostModel, StepWork
+from sqsim.models.ramp import Ramp
 from sqsim.models.request import Request
+from sqsim.models.stretch import StretchingScheduler
 
 _LAST = EventPriority(2)
 """Behind simpy's URGENT (0) and NORMAL (1)."""
@@ -33,13 +39,17 @@ LATEST_S = 1e10
 """Three centuries: from here on a float64 second is coarser than a thousandth of a decode step."""
 
 
-class _Round(simpy.Event):
-    """An event of this instant, behind all others."""
+class _Last(simpy.Event):
+    """An event of an instant, now or so many seconds ahead, behind all others of that instant."""
 
-    def __init__(self, env: simpy.Environment) -> None:
+    def __init__(self, env: simpy.Environment, delay_s: float = 0.0) -> None:
         super().__init__(env)
         self._ok, self._value = True, None
-        env.schedule(self, _LAST)
+        env.schedule(self, _LAST, delay_s)
+
+
+_Launched = tuple[Batch, float]
+"""A batch, and the second at which its forward step ends."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,11 +71,20 @@ class Engine:
     `process` is the SimPy process; start it once. Everything else may be called at any instant.
     """
 
-    def __init__(self, env: simpy.Environment, scheduler: Scheduler, cost: CostModel, log: StepLog) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        scheduler: StretchingScheduler,
+        cost: CostModel,
+        log: StepLog,
+        *,
+        step_by_step: bool = False,
+    ) -> None:
         self._env = env
         self._scheduler = scheduler
         self._cost = cost
         self._log = log
+        self._step_by_step = step_by_step
         self._live: dict[Request, Submission] = {}
         self._wake: simpy.Event | None = None
         self._gpu_free_s = 0.0
@@ -111,20 +130,22 @@ class Engine:
     def process(self) -> Generator[simpy.Event, None, None]:
         """Run rounds while there is work, sleep while there is none."""
         env, scheduler = self._env, self._scheduler
-        pending: tuple[Batch, float] | None = None
+        pending: _Launched | None = None
         blocked = False
         while True:
             if env.peek() <= env.now:
-                yield _Round(env)  # something else is due at this instant, and comes first
+                yield _Last(env)  # something else is due at this instant, and comes first
             batch = scheduler.next_batch()
             self._end_elsewhere()
             launched = None if batch is None else (batch, self._launch(batch))
             if launched is not None and not scheduler.limits.overlap:
                 pending, launched = launched, None
             if pending is not None:
+                if launched is not None and not self._step_by_step:
+                    pending, launched = self._stretch(pending, launched)
                 done, end_s = pending
                 if end_s > env.now:
-                    yield env.timeout(end_s - env.now)
+                    yield _Last(env, end_s - env.now)
                 self._collect(done)
                 pending = launched
             elif launched is not None:
@@ -172,6 +193,37 @@ class Engine:
                 submission.admit_s = start_s
         self._log.step(start_s, end_s, batch, work, self._scheduler)
         return end_s
+
+    def _stretch(self, pending: _Launched, launched: _Launched) -> tuple[_Launched, _Launched]:
+        """Take the rounds that are certain to repeat `launched`; the last two batches and their ends."""
+        (done, done_s), (batch, end_s) = pending, launched
+        due_s = min(self._env.peek(), LATEST_S)
+        if done_s >= due_s:
+            return pending, launched
+        rounds = self._scheduler.alike(done, batch)
+        if not rounds:
+            return pending, launched
+        growth = self._scheduler.growth(batch)
+        base_s, per_context_s, per_window_s = self._cost.decode_affine(len(batch.decoding))
+        ramp = Ramp(
+            base_s + per_context_s * batch.decode_context + per_window_s * batch.decode_window,
+            per_context_s * growth.context + per_window_s * growth.window,
+        )
+        # The first round is at the end of `pending`, the second at that of `batch`, each of the others a step later.
+        if rounds > 1:
+            rounds = 1 if end_s >= due_s else 2 + ramp.steps_before(end_s, due_s, rounds - 2)
+        first = StepWork(
+            [],
+            len(batch.decoding),
+            batch.decode_context + growth.context,
+            batch.decode_window + growth.window,
+        )
+        page, held = self._scheduler.limits.page_size, used(self._scheduler.usage())
+        used_token_s = ramp.held_token_s(rounds, held, page, growth.crossings)
+        before = self._scheduler.stretch(batch, rounds, growth)
+        before_s, self._gpu_free_s = end_s + ramp.total_s(rounds - 1), end_s + ramp.total_s(rounds)
+        self._log.stretch(end_s, self._gpu_free_s, rounds, first, growth, used_token_s, self._scheduler)
+        return (before, before_s), (batch, self._gpu_free_s)
 
     def _collect(self, batch: Batch) -> None:
         """Process a finished batch: hand out first tokens and ends."""

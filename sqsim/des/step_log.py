@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sqsim.models.batching import Batch, Scheduler, Usage
 from sqsim.models.cost import CostModel, StepWork
+from sqsim.models.stretch import Growth
 from sqsim.record import ENGINE, Rows
 
 _MODES = {"extend": "prefill", "mixed": "mixed", "decode": "decode"}
@@ -29,7 +30,8 @@ class _Interval:
     ranges: tuple[str, ...] = ()
 
 
-def _used(usage: Usage) -> int:
+def used(usage: Usage) -> int:
+    """Slots that are neither free nor evictable."""
     return usage.running + usage.idle_sessions + usage.aux
 
 
@@ -63,7 +65,7 @@ class StepLog:
                 held.new_tokens += size
                 held.context_tokens += work.decode_context
                 held.usage = usage
-                held.used_token_s += _used(usage) * (t1_s - t0_s)
+                held.used_token_s += used(usage) * (t1_s - t0_s)
                 held.ratio = scheduler.ratio
                 return
             self._close()
@@ -81,7 +83,7 @@ class StepLog:
             running,
             waiting,
             usage,
-            _used(usage) * (t1_s - t0_s),
+            used(usage) * (t1_s - t0_s),
             scheduler.ratio,
             ranges,
         )
@@ -91,6 +93,41 @@ class StepLog:
             self._write(
                 _MODES[batch.mode], interval, len(batch.retracted), batch.reclaimed, batch.released_sessions
             )
+
+    def stretch(
+        self,
+        t0_s: float,
+        t1_s: float,
+        steps: int,
+        first: StepWork,
+        growth: Growth,
+        used_token_s: float,
+        scheduler: Scheduler,
+    ) -> None:
+        """Alike decode steps behind the last one, from the start of the first to the end of the last."""
+        size, held = first.decode_requests, self._open
+        if held is None:
+            held = self._open = _Interval(
+                t0_s,
+                t0_s,
+                0,
+                size,
+                0,
+                0,
+                len(scheduler.running),
+                len(scheduler.waiting),
+                scheduler.usage(),
+                0.0,
+                scheduler.ratio,
+                self._cost.out_of_range(first),
+            )
+        held.t1_s = t1_s
+        held.steps += steps
+        held.new_tokens += steps * size
+        held.context_tokens += steps * first.decode_context + steps * (steps - 1) // 2 * growth.context
+        held.usage = scheduler.usage()
+        held.used_token_s += used_token_s
+        held.ratio = scheduler.ratio
 
     def idle_from(self, now_s: float, usage: Usage, ratio: float) -> None:
         """The engine has nothing to run from here on."""
@@ -110,8 +147,8 @@ class StepLog:
             t0_s, usage, ratio = self._idle
             self._idle = None
             if now_s > t0_s:
-                used = _used(usage) * (now_s - t0_s)
-                self._write("idle", _Interval(t0_s, now_s, 0, 0, 0, 0, 0, 0, usage, used, ratio), 0, 0, 0)
+                held = used(usage) * (now_s - t0_s)
+                self._write("idle", _Interval(t0_s, now_s, 0, 0, 0, 0, 0, 0, usage, held, ratio), 0, 0, 0)
 
     def finish(self, now_s: float) -> None:
         """The run is over."""

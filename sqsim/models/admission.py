@@ -26,7 +26,10 @@ class Verdict(Enum):
 
 
 class AdmissionTest(NamedTuple):
-    """One test of a pass: needs `need` tokens and must stay below `remaining`; for a chunk only `extend` and `more`."""
+    """One test of a pass: needs `need` tokens and must stay below `remaining`; for a chunk only `extend` and `more`.
+
+    `locked`: evictable tokens of its own prefix, which `remaining` leaves out.
+    """
 
     request: Request
     need: int
@@ -35,6 +38,7 @@ class AdmissionTest(NamedTuple):
     extend: int
     chunk: bool = False
     more: bool = False
+    locked: int = 0
 
 
 class Budget:
@@ -149,9 +153,10 @@ class AdmissionPass:
         new_tokens = min(max(request.max_new_tokens - request.n_out, 0), CLIP_NEW_TOKENS)
         need = extend + new_tokens + page
         chunk = self._fit(request, node, need, new_tokens)
-        remaining = budget.remaining() - kv.tree.unlocked(node)
+        locked = kv.tree.unlocked(node)
+        remaining = budget.remaining() - locked
         if not chunk:
-            self.tests.append(AdmissionTest(request, need, remaining, admitted=False, extend=0))
+            self.tests.append(AdmissionTest(request, need, remaining, admitted=False, extend=0, locked=locked))
             return Verdict.NO_TOKEN
         reserve = min(request.max_new_tokens, CLIP_NEW_TOKENS)
         chunked = kv.pool.ceil(extend) > chunk
@@ -238,10 +243,24 @@ class QueueOrder:
             self._sort_by_prefix(waiting)
         elif waiting:
             if self.refresh_calls % REFRESH_INTERVAL == 0:
-                for request in reversed(waiting[:QUEUE_MATCH_MAX]):
-                    self._kv.tree.match(request.context, request.known, request.trail)
-                    self.touched.append(request.known)
+                self._refresh(waiting)
             self.refresh_calls += 1
+
+    def skip(self, waiting: list[Request], passes: int) -> bool:
+        """Passes (fcfs) that admitted nobody and changed nothing; whether the queue was re-matched in one of them.
+
+        Once is as good as every time: in between nothing else is touched.
+        """
+        due = -self.refresh_calls % REFRESH_INTERVAL < passes
+        if due:
+            self._refresh(waiting)
+        self.refresh_calls += passes
+        return due
+
+    def _refresh(self, waiting: list[Request]) -> None:
+        for request in reversed(waiting[:QUEUE_MATCH_MAX]):
+            self._kv.tree.match(request.context, request.known, request.trail)
+            self.touched.append(request.known)
 
     def _sort_by_prefix(self, waiting: list[Request]) -> None:
         """Longest cached prefix first.

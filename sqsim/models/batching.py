@@ -75,6 +75,7 @@ class Scheduler:
         request.max_new_tokens = max(0, min(request.max_new_tokens, self.limits.room(request.n_in)))
         # With a cap of 0 the first token still comes out, and ends it.
         request.ends_at = max(1, min(request.says, request.max_new_tokens))
+        request.quiet_until = min(request.ends_at - 1, request.max_new_tokens - 2)
         assert not request.ignore_eos or request.says >= request.max_new_tokens, (
             f"request {request.rid} ignores stop tokens but says {request.says} < {request.max_new_tokens} tokens"
         )
@@ -99,7 +100,7 @@ class Scheduler:
             self.ended.append(request)
         for request in self._in_flight():
             if request.finish is None and request.rid.startswith(rid):
-                request.aborting, request.ends_at = True, 0
+                request.aborting, request.ends_at, request.quiet_until = True, 0, -1
 
     def close_session(self, session: str) -> None:
         """Free a session's KV and its hold on the prompt; at the end of its turn or forks if one is unfinished."""

@@ -231,6 +231,19 @@ class KvCache:
         if request.decode_steps and length - self.pool.window >= row.slid + SLIDE_INTERVAL:
             self.pool.slide(row, length, self._window_floor(request))
 
+    def slide_through(self, request: Request, rounds: int) -> None:
+        """What `slide` would free in the next `rounds` decode rounds, of which each knows one more token."""
+        row, pool = request.row, self.pool
+        assert row is not None
+        floor = self._window_floor(request)
+        length, last = request.known, request.known + rounds - 1
+        while (length := max(length, row.slid + pool.window + SLIDE_INTERVAL)) <= last:
+            before = row.slid
+            pool.slide(row, length, floor)
+            if row.slid == before and floor is not None and length - pool.window >= floor + pool.page:
+                break  # a fork still reads what would go
+            length += 1
+
     # Details.
 
     def _window_floor(self, request: Request) -> int | None:

@@ -59,6 +59,9 @@ class Request:
     ends_at: int = field(
         default=0, init=False, repr=False
     )  # n_out that finishes it; 0 once it is to be aborted
+    quiet_until: int = field(
+        default=-1, init=False, repr=False
+    )  # up to this n_out its results neither end it nor take it from the next batch (rule 22)
     row: Row | None = field(default=None, init=False, repr=False)  # the KV it runs on
     lender: Session | None = field(
         default=None, init=False, repr=False

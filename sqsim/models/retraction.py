@@ -51,23 +51,33 @@ def _reset(request: Request) -> None:
 
 
 class NewTokenRatio:
-    """The share of its remaining output that admission expects a running request to produce."""
+    """The share of its remaining output that admission expects a running request to produce.
+
+    Decode steps since the last retraction or idle moment are counted, not subtracted one by one, so that many at once
+    give what they give one after the other.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._start = min(RATIO_START * limits.schedule_conservativeness, 1.0)
-        self._floor = min(self._start * RATIO_FLOOR, 1.0)
-        self._step = (self._start - self._floor) / RATIO_STEPS
-        self.value = self._start
+        self.floor = min(self._start * RATIO_FLOOR, 1.0)
+        self.step = (self._start - self.floor) / RATIO_STEPS
+        self.value = self._base = self._start
+        self._decays = 0
 
-    def decay(self) -> None:
-        """A decode step went by without a retraction."""
-        self.value = max(self.value - self._step, self._floor)
+    def decay(self, steps: int = 1) -> None:
+        """Decode steps went by without a retraction."""
+        self._decays += steps
+        self.value = max(self._base - self._decays * self.step, self.floor)
 
     def learn(self, kept: list[Request]) -> None:
         """A retraction happened: expect what the kept requests have shown so far."""
         said = sum(request.n_out for request in kept) + RETRACT_STEPS * len(kept)
-        self.value = min(1.0, said / (sum(request.max_new_tokens for request in kept) + 1))
+        self._set(min(1.0, said / (sum(request.max_new_tokens for request in kept) + 1)))
 
     def reset(self) -> None:
         """The scheduler became idle (rule 3)."""
-        self.value = self._start
+        self._set(self._start)
+
+    def _set(self, value: float) -> None:
+        self.value = self._base = value
+        self._decays = 0

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sqsim.des import engine as engine_module
 from sqsim.errors import ScenarioError
 from sqsim.metrics import metrics
-from sqsim.models.batching import Scheduler
+from sqsim.models.stretch import StretchingScheduler
 from sqsim.record import RunRecord, identity, write_record
 from sqsim.scenario import make_scenario
 from sqsim.simulate import simulate
@@ -50,13 +50,13 @@ POLICIES = [
 ]
 
 
-def run(made: Sequence[Task], directory: Path, **changes) -> RunRecord:
+def run(made: Sequence[Task], directory: Path, *, step_by_step: bool = False, **changes) -> RunRecord:
     """Replay tasks on the tiny model; `changes` are top-level scenario keys, `engine` merges into the defaults."""
     path = directory / "trace.jsonl"
     write_tasks(path, made)
     engine = {"gpu": "cpu", "kv_capacity": 20_000, "max_new_tokens": 128, **changes.pop("engine", {})}
     content = {"traces": str(path), "model": "tiny-llama", "engine": engine, **changes}
-    return simulate(make_scenario(content))
+    return simulate(make_scenario(content), step_by_step=step_by_step)
 
 
 def rows(table) -> list[dict]:
@@ -94,7 +94,7 @@ def scenarios(draw: st.DrawFn) -> dict:
     }
 
 
-class Watched(Scheduler):
+class Watched(StretchingScheduler):
     """A scheduler that audits itself after everything that happens to it (law 2, and law 3's progress)."""
 
     rounds = 0
@@ -105,6 +105,11 @@ class Watched(Scheduler):
         type(self).rounds += 1
         assert type(self).rounds < 200_000, "no end in sight"
         return batch
+
+    def stretch(self, batch, rounds, growth):
+        before = super().stretch(batch, rounds, growth)
+        self.check()
+        return before
 
     def process_result(self, batch):
         result = super().process_result(batch)
@@ -118,24 +123,24 @@ class Watched(Scheduler):
 
 
 @settings(max_examples=120, deadline=None)
-@given(families(), scenarios())
-def test_laws_on_random_runs(tmp_path_factory, found, scenario):
-    audited_run(tmp_path_factory, found, scenario)
+@given(families(), scenarios(), st.booleans())
+def test_laws_on_random_runs(tmp_path_factory, found, scenario, step_by_step):
+    audited_run(tmp_path_factory, found, scenario, step_by_step=step_by_step)
 
 
 @pytest.mark.long
 @settings(max_examples=5000, deadline=None)
-@given(families(max_tasks=8, max_turns=10), scenarios())
-def test_laws_on_many_random_runs(tmp_path_factory, found, scenario):
-    audited_run(tmp_path_factory, found, scenario)
+@given(families(max_tasks=8, max_turns=10), scenarios(), st.booleans())
+def test_laws_on_many_random_runs(tmp_path_factory, found, scenario, step_by_step):
+    audited_run(tmp_path_factory, found, scenario, step_by_step=step_by_step)
 
 
-def audited_run(tmp_path_factory, found, scenario) -> None:
+def audited_run(tmp_path_factory, found, scenario, *, step_by_step: bool) -> None:
     directory = tmp_path_factory.mktemp("run")
     Watched.rounds = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sqsim.simulate.Scheduler", Watched)
-        record = run(found, directory, **scenario)
+        patch.setattr("sqsim.simulate.StretchingScheduler", Watched)
+        record = run(found, directory, step_by_step=step_by_step, **scenario)
     check_laws(record, found, scenario)
 
 

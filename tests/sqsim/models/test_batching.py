@@ -281,14 +281,17 @@ class Agent:
         return True
 
     def _request(self, context, **more):
-        draw = self.draw
-        says = draw(st.integers(1, 40))
-        cap = says + draw(st.sampled_from([0, 0, 5, 100]))
+        says, cap = self._outputs()
         self.number += 1
         asked = request(f"{self.name}.{self.number}.", context, says, cap, publish_tokens=self.publish, **more)
         self.all.append(asked)
         self.server.submit(asked)
         return asked
+
+    def _outputs(self) -> tuple[int, int]:
+        """What a turn says, and what it declares."""
+        says = self.draw(st.integers(1, 40))
+        return says, says + self.draw(st.sampled_from([0, 0, 5, 100]))
 
     def _maybe_drop(self) -> None:
         scheduler = self.server.scheduler
