@@ -53,7 +53,7 @@ class ServerOptions:
     def flags(self) -> list[str]:
         """The arguments of sglang.launch_server, but for host and port."""
         values: dict[str, object] = {
-            "model-path": self.model,
+            "model-path": self.model.resolve(),  # a relative one would be taken for a name on a hub
             "device": self.device,
             "load-format": self.load_format,
             "dtype": self.dtype,
