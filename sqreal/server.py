@@ -170,7 +170,7 @@ def start(
         child = ChildGroup(command, options.environment(force_tokens=force_tokens, step_log=step_log), log_path)
         stack.callback(child.stop)
         info = _wait(child, url, deadline_s, progress)
-        if force_tokens or step_log is not None or options.plugin_attention:
+        if force_tokens or step_log is not None or options.plugin_attention or options.spread_router:
             _check_plugin(child)
         yield Server(url, info, child, options)
 

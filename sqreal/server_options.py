@@ -43,6 +43,7 @@ class ServerOptions:
     streaming_sessions: bool = False
     skip_tokenizer: bool = True
     random_seed: int = 0
+    spread_router: bool = False  # of random weights: use all experts, as a trained router does
     extra: tuple[str, ...] = ()  # further flags of sglang.launch_server, as they are
 
     @property
@@ -105,6 +106,8 @@ class ServerOptions:
             environment["SQREAL_FORCE_TOKENS"] = "1"
         if step_log is not None:
             environment["SQREAL_STEP_LOG"] = str(step_log.resolve())
+        if self.spread_router:
+            environment["SQREAL_SPREAD_ROUTER"] = "1"
         if self.plugin_attention:
             environment["SQREAL_CPU_ATTENTION"] = "1"
         if self.device == "cpu":

@@ -32,9 +32,9 @@ from sqsim.models.profile import (
     Profile,
     StepTerm,
 )
-from sqsim.record import RunRecord
+from sqsim.record import read_record
 from sqsim.recording import SCHEDULE
-from sqsim.step_times import StepTime, StepTimes, step_times
+from sqsim.step_times import StepTime, StepTimes, served, step_times
 
 Vector = NDArray[np.float64]
 
@@ -84,19 +84,32 @@ class Calibration:
         return {name: value for name, value in asdict(self).items() if name != "profile"}
 
 
-def calibrate(records: Sequence[RunRecord], directories: Sequence[Path], name: str) -> Calibration:
-    """Fit a profile called `name` to real runs of one model on one server, each with its `schedule/`.
+def calibrate(sources: Sequence[Path], name: str) -> Calibration:
+    """Fit a profile called `name` to real runs of one model on one server.
+
+    A source is a record with its `schedule/`, or a file that benchmarks/gpu/serve.py wrote.
 
     InputError: a run is simulated, incomplete or of another model or server, or the runs do not determine a coefficient.
     """
-    shape, gpu, first = _circumstances(records, directories)
-    runs = [step_times(directory / SCHEDULE, shape.window) for directory in directories]
+    if not sources:
+        raise InputError("no record given; calibrate takes directories that `sqreal run` wrote")
+    found = [_source(path) for path in sources]
+    first = found[0][0]
+    _refuse_others([run for run, _ in found], sources)
+    shape, gpu = geometry(str(first["scenario"]["model"])), str(first["scenario"]["engine"]["gpu"])
+    runs = [times for _, times in found]
+    if empty := next((path for path, times in zip(sources, runs, strict=True) if not times.steps), None):
+        raise InputError(f"{empty}: holds no step; run it again")
     parts = [_matrix(run.steps, shape) for run in runs]
     measured = [np.array([step.seconds for step in run.steps]) for run in runs]
-    _refuse_undetermined(np.concatenate(parts), _names(shape))
+    names = _names(shape)
+    if all((part[:, names.index("prefill")] == part[:, names.index("prefill_rows")]).all() for part in parts):
+        # One request a prefill: what it costs once and what it costs a row are the same.
+        parts = [np.delete(part, names.index("prefill"), axis=1) for part in parts]
+        names.remove("prefill")
+    _refuse_undetermined(np.concatenate(parts), names)
     values, kept = _fit(np.concatenate(parts), np.concatenate(measured))
     covariance = _bootstrap(parts, measured)
-    names = _names(shape)
     held = _held_out(runs, parts, measured)
     fit = Fit(
         rows=int(kept.sum()),
@@ -130,35 +143,34 @@ def profile_text(profile: Profile) -> str:
     return head + yaml.safe_dump(data, sort_keys=False, width=120, default_flow_style=None)
 
 
-def _circumstances(
-    records: Sequence[RunRecord], directories: Sequence[Path]
-) -> tuple[Geometry, str, Mapping[str, Any]]:
-    """Model, GPU and run.json of the first run; an InputError where another run is not of the same kind."""
-    if not records:
-        raise InputError("no record given; calibrate takes directories that `sqreal run` wrote")
-    first = records[0].run
-    for record, directory in zip(records, directories, strict=True):
-        run = record.run
-        if run.get("kind") != "real":
-            raise InputError(f"{directory}: a {run.get('kind')} run; calibrate takes runs of `sqreal run`")
-        if run.get("status") != "complete":
-            raise InputError(f"{directory}: an incomplete run; run it again")
-        if not (directory / SCHEDULE).is_dir():
-            raise InputError(
-                f"{directory}: has no {SCHEDULE}/; run it with a server that `sqreal run` starts, or with --step-log"
-            )
-        for path in (("scenario", "model"), ("scenario", "engine", "gpu"), ("server",), ("versions", "sglang")):
-            ours, theirs = _at(first, path), _at(run, path)
+def _source(path: Path) -> tuple[Mapping[str, Any], StepTimes]:
+    """What ran, as run.json says it, and its steps."""
+    if path.is_file():
+        return served(path)
+    run = read_record(path, allow_incomplete=True).run
+    if run.get("kind") != "real":
+        raise InputError(f"{path}: a {run.get('kind')} run; calibrate takes runs of `sqreal run`")
+    if run.get("status") != "complete":
+        raise InputError(f"{path}: an incomplete run; run it again")
+    if not (path / SCHEDULE).is_dir():
+        raise InputError(
+            f"{path}: has no {SCHEDULE}/; run it with a server that `sqreal run` starts, or with --step-log"
+        )
+    return run, step_times(path / SCHEDULE, geometry(str(run["scenario"]["model"])).window)
+
+
+def _refuse_others(runs: Sequence[Mapping[str, Any]], sources: Sequence[Path]) -> None:
+    """All runs are of one model on one server; its path is a matter of the day."""
+    for run, path in zip(runs, sources, strict=True):
+        for keys in (("scenario", "model"), ("scenario", "engine", "gpu"), ("server",), ("versions", "sglang")):
+            ours, theirs = (_at(each, keys) for each in (runs[0], run))
+            if isinstance(ours, Mapping):
+                ours, theirs = ({k: v for k, v in each.items() if k != "model"} for each in (ours, theirs))
             if ours != theirs:
                 raise InputError(
-                    f"{directory}: {'.'.join(path)} is {theirs!r}, not {ours!r} as in {directories[0]}; "
+                    f"{path}: {'.'.join(keys)} is {theirs!r}, not {ours!r} as in {sources[0]}; "
                     "calibrate takes runs of one model on one server"
                 )
-    return (
-        geometry(str(_at(first, ("scenario", "model")))),
-        str(_at(first, ("scenario", "engine", "gpu"))),
-        first,
-    )
 
 
 def _at(run: Mapping[str, Any], path: Sequence[str]) -> Any:
@@ -251,7 +263,7 @@ def _bootstrap(parts: Sequence[Vector], measured: Sequence[Vector]) -> Vector:
 
 def _held_out(runs: Sequence[StepTimes], parts: Sequence[Vector], measured: Sequence[Vector]) -> list[RunScore]:
     """Each run predicted by the others; one run alone: its last third by the rest of it."""
-    names = [str(run.directory.parent) for run in runs]
+    names = [str(run.directory.parent if run.directory.name == SCHEDULE else run.directory) for run in runs]
     if len(parts) == 1:
         cut = 2 * len(measured[0]) // 3
         names = [f"{names[0]} (first two thirds)", f"{names[0]} (last third)"]
@@ -328,7 +340,7 @@ def _profile(
         engine="sglang",
         version=str(run["versions"]["sglang"]),
         weights=shape.weights,
-        kv_dtype=str(run["scenario"]["engine"]["kv_dtype"]),
+        kv_dtype=str(run["scenario"]["engine"]["kv_dtype"]).replace("auto", "bfloat16"),
         note="Fitted to the whole steps of real runs; host work, dense layers and sampling are in the terms `step`, "
         "`decode_full` and `prefill_full`.",
         step=StepTerm(**said, fixed_s=max(found["step"], 1e-9), per_layer_s=0.0, fit=fit),
@@ -352,7 +364,7 @@ def _profile(
         prefill_full=PrefillTerm(
             **said,
             ranges=prefill_ranges,
-            fixed_s=found["prefill"] / full,
+            fixed_s=found.get("prefill", 0.0) / full,
             per_request_s=found["prefill_rows"] / full,
             per_token_s=found["prefill_tokens"] / full,
             per_pair_s=pair_s,
@@ -372,10 +384,12 @@ def _span(values: Any) -> tuple[float, float]:
     return float(min(found)), float(max(found))
 
 
-def _client(runs: Sequence[StepTimes], source: str) -> ClientTerm:
+def _client(runs: Sequence[StepTimes], source: str) -> ClientTerm | None:
     """Means over all requests but the slowest and fastest tenth: a few waited for others that came at the same instant."""
-    requests = [value for run in runs for value in run.request_s] or [0.0]
-    responses = [value for run in runs for value in run.response_s] or [0.0]
+    requests = [value for run in runs for value in run.request_s]
+    responses = [value for run in runs for value in run.response_s]
+    if not requests or not responses:
+        return None
     return ClientTerm(
         evidence="measured",
         source=source,

@@ -136,7 +136,9 @@ def report_command(
 
 @app.command("calibrate")
 def calibrate_command(
-    records: Annotated[list[Path], typer.Argument(help="Records of `sqreal run`: one model, one server.")],
+    records: Annotated[
+        list[Path], typer.Argument(help="Records of `sqreal run`, or files of benchmarks/gpu/serve.py.")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The profile (YAML) to write.")],
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -144,7 +146,7 @@ def calibrate_command(
     """Fit a cost profile to real runs; each run is also predicted by a fit to the others."""
     from sqsim.calibrate import calibrate, profile_text  # noqa: PLC0415 - the other commands do without scipy
 
-    found = calibrate([read_record(path) for path in records], records, output.stem)
+    found = calibrate(records, output.stem)
     write_text(output, profile_text(found.profile), overwrite)
     if as_json:
         print_json(found.to_json())

@@ -133,7 +133,7 @@ class Recording:
         try:
             with gzip.open(path, "rt", encoding="utf-8") as log:
                 for line, text in enumerate(log, 1):
-                    yield _parsed(text, f"{path}:{line}")
+                    yield parsed(text, f"{path}:{line}")
         except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
             raise InputError(f"{path}:{line + 1}: cannot be read ({error}); {_AGAIN}") from error
 
@@ -161,12 +161,13 @@ def read_recording(directory: str | Path) -> Recording:
 
 def _read(path: Path) -> Entry:
     try:
-        return _parsed(path.read_text(encoding="utf-8"), str(path))
+        return parsed(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read ({error}); {_AGAIN}") from error
 
 
-def _parsed(text: str, place: str) -> Entry:
+def parsed(text: str, place: str) -> Entry:
+    """Read one JSON object; an InputError names its place."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:

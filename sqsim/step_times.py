@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from sqsim.errors import InputError
 from sqsim.models.cost import StepWork
-from sqsim.recording import Entry, Recording, read_recording
+from sqsim.recording import Entry, Recording, parsed, read_recording
+
+SERVED = "sqreal-serve/1"
+_WINDOW = 128  # tokens that a sliding layer of gpt-oss sees
 
 
 class StepTime(NamedTuple):
@@ -73,6 +77,49 @@ def step_times(directory: Path, window: int | None) -> StepTimes:
     return StepTimes(
         directory, tuple(steps), _requests(recording, arrivals, steps), _responses(recording, finished)
     )
+
+
+def served(path: Path) -> tuple[dict[str, Any], StepTimes]:
+    """Read what `benchmarks/gpu/serve.py` measured: its circumstances as a record's run.json has them, and its steps.
+
+    A prefill's seconds hold the way over HTTP; a window's KV was not recorded apart, every context is longer.
+    """
+    lines = [(f"{path}:{number}", text) for number, text in enumerate(_lines(path), 1) if text.strip()]
+    rows = [parsed(text, place) for place, text in lines]
+    if not rows or rows[0].data.get("schema") != SERVED:
+        raise InputError(
+            f"{path}: its first line is no {SERVED}; give a file that benchmarks/gpu/serve.py wrote"
+        )
+    head, steps = rows[0], []
+    for row in rows[1:]:
+        kind = row.get("kind", str)
+        if kind == "decode":
+            requests, context = row.size("requests"), row.size("context_tokens")
+            work = StepWork((), requests, requests * context, requests * min(context, _WINDOW))
+            steps.append(StepTime(0.0, row.get("step_s", float), work))
+        elif kind == "prefill":
+            work = StepWork([(row.size("new_tokens"), row.get("prefix_tokens", int))], 0, 0, 0)
+            steps.append(StepTime(0.0, row.get("seconds", float), work))
+    run = {
+        "kind": "real",
+        "status": "complete",
+        "scenario": {
+            "model": head.get("model", str),
+            "engine": {"gpu": head.get("gpu", str), "kv_dtype": head.get("kv_dtype", str)},
+        },
+        "server": head.get("server", dict),
+        "versions": head.get("versions", dict),
+    }
+    return run, StepTimes(path, tuple(steps), (), ())
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{path}: cannot be read ({error}); give a file that benchmarks/gpu/serve.py wrote"
+        ) from error
 
 
 def _work(event: Entry, window: int | None) -> StepWork:

@@ -125,7 +125,7 @@ def measure(work: Path) -> None:
 def predict(work: Path) -> dict[str, Any]:
     """Fit, predict, and put both beside each other."""
     directories = [work / name for name, *_ in FITTED]
-    found = calibrate([read_record(each) for each in directories], directories, "tiny-llama-cpu")
+    found = calibrate(directories, "tiny-llama-cpu")
     (HERE / "tiny-llama-cpu.yaml").write_text(profile_text(found.profile), encoding="utf-8")
     simulated = metrics(
         simulate(scenario(work, 0, 12, {"name": "none"}, profile=str(HERE / "tiny-llama-cpu.yaml")))

@@ -6,7 +6,8 @@ environment asks for something:
 * `SQREAL_FORCE_TOKENS=1`: a request that carries `sampling_params.custom_params = {"sqreal_force": [ids],
   "sqreal_n_in": n}` produces exactly these tokens (forced_tokens.py);
 * `SQREAL_STEP_LOG=PATH`: every scheduling decision is written to PATH, which must not exist (step_log.py);
-* `SQREAL_CPU_ATTENTION=1`: attention with sinks and sliding windows on a CPU (cpu_attention.py).
+* `SQREAL_CPU_ATTENTION=1`: attention with sinks and sliding windows on a CPU (cpu_attention.py);
+* `SQREAL_SPREAD_ROUTER=1`: random weights whose router uses all experts (spread_router.py).
 
 On success the scheduler logs one line, `sqreal plugin: forced tokens on, step log PATH (SGLang 0.5.23)`. On any failure
 the server ends: SGLang itself would log the failure and go on without the plugin.
@@ -29,6 +30,7 @@ from sqreal.plugin.hooks import Hook, Need, PluginError, check_version, install
 FORCE_TOKENS = "SQREAL_FORCE_TOKENS"
 STEP_LOG = "SQREAL_STEP_LOG"
 CPU_ATTENTION = "SQREAL_CPU_ATTENTION"
+SPREAD_ROUTER = "SQREAL_SPREAD_ROUTER"
 
 _log = logging.getLogger("sqreal.plugin")
 
@@ -40,16 +42,18 @@ class Asked:
     force_tokens: bool
     step_log: Path | None
     cpu_attention: bool
+    spread_router: bool
 
     @property
     def nothing(self) -> bool:
-        return not (self.force_tokens or self.step_log or self.cpu_attention)
+        return not (self.force_tokens or self.step_log or self.cpu_attention or self.spread_router)
 
     def describe(self) -> str:
         words = {
             "forced tokens on": self.force_tokens,
             f"step log {self.step_log}": self.step_log is not None,
             "CPU attention on": self.cpu_attention,
+            "routers spread": self.spread_router,
         }
         return ", ".join(word for word, on in words.items() if on)
 
@@ -58,7 +62,10 @@ def asked(environment: Mapping[str, str]) -> Asked:
     """Read the environment; a PluginError names a value that is not understood."""
     path = environment.get(STEP_LOG)
     return Asked(
-        _switch(environment, FORCE_TOKENS), Path(path) if path else None, _switch(environment, CPU_ATTENTION)
+        _switch(environment, FORCE_TOKENS),
+        Path(path) if path else None,
+        _switch(environment, CPU_ATTENTION),
+        _switch(environment, SPREAD_ROUTER),
     )
 
 
@@ -90,6 +97,10 @@ def _install(what: Asked) -> None:
         hooks += forced_tokens.HOOKS
         needs += forced_tokens.NEEDS
         on_start.append(forced_tokens.check_server)
+    if what.spread_router:
+        from sqreal.plugin import spread_router  # noqa: PLC0415 - loads torch
+
+        hooks += spread_router.HOOKS
     if what.cpu_attention:
         from sqreal.plugin import cpu_attention  # noqa: PLC0415 - loads torch and SGLang
 

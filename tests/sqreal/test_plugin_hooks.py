@@ -107,9 +107,9 @@ def test_one_list_of_tested_versions():
 @pytest.mark.parametrize(
     ("environment", "what", "words"),
     [
-        ({}, Asked(False, None, False), ""),
-        ({"SQREAL_FORCE_TOKENS": "0", "SQREAL_STEP_LOG": ""}, Asked(False, None, False), ""),
-        ({"SQREAL_FORCE_TOKENS": "1"}, Asked(True, None, False), "forced tokens on"),
+        ({}, Asked(False, None, False, False), ""),
+        ({"SQREAL_FORCE_TOKENS": "0", "SQREAL_STEP_LOG": ""}, Asked(False, None, False, False), ""),
+        ({"SQREAL_FORCE_TOKENS": "1"}, Asked(True, None, False, False), "forced tokens on"),
     ],
 )
 def test_the_environment_asks(environment, what, words):
@@ -121,7 +121,7 @@ def test_the_environment_asks(environment, what, words):
 def test_all_that_can_be_asked(tmp_path):
     log = tmp_path / "steps.jsonl"
     what = asked({"SQREAL_FORCE_TOKENS": "1", "SQREAL_STEP_LOG": str(log), "SQREAL_CPU_ATTENTION": "1"})
-    assert what == Asked(True, log, True)
+    assert what == Asked(True, log, True, False)
     assert what.describe() == f"forced tokens on, step log {log}, CPU attention on"
 
 

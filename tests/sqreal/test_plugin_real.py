@@ -157,10 +157,10 @@ def test_what_cannot_be_done_ends_the_server(tmp_path):
 CONTRACT = """
 import json, pkgutil
 from pathlib import Path
-from sqreal.plugin import cpu_attention, forced_tokens, step_log
+from sqreal.plugin import cpu_attention, forced_tokens, spread_router, step_log
 from sqreal.plugin.hooks import Need, faults
 
-hooks = [*forced_tokens.HOOKS, *step_log.StepLog(Path("unused")).hooks()]
+hooks = [*forced_tokens.HOOKS, *spread_router.HOOKS, *step_log.StepLog(Path("unused")).hooks()]
 needs = [*forced_tokens.NEEDS, *step_log.NEEDS, *cpu_attention.NEEDS]
 clean = faults(hooks, needs)
 unseen = []
@@ -193,7 +193,7 @@ def in_sglang(code, tmp_path):
 def test_the_internals_are_as_tested(tmp_path):
     """Each method that is touched has its signature, each attribute that is read its name; a change of any is seen."""
     found = in_sglang(CONTRACT, tmp_path)
-    assert found == {"clean": [], "unseen": [], "left": [], "hooks": 23}
+    assert found == {"clean": [], "unseen": [], "left": [], "hooks": 24}
 
 
 ATTENTION = """
@@ -224,3 +224,27 @@ print(json.dumps(worst))
 
 def test_attention_is_what_its_definition_says(tmp_path):
     assert in_sglang(ATTENTION, tmp_path) < 1e-5
+
+
+SPREAD = """
+import json, torch
+from sqreal.plugin.spread_router import spread
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.router, self.other = torch.nn.Linear(32, 8), torch.nn.Linear(32, 8)
+
+model = torch.nn.Sequential(Layer(), Layer())
+other = model[0].other.weight.clone()
+changed = spread(model)
+tokens = torch.nn.functional.normalize(torch.randn(4096, 32, generator=torch.Generator().manual_seed(1)))
+chosen = model[1].router(tokens).topk(2).indices.flatten().bincount(minlength=8)
+print(json.dumps([changed, bool((model[0].other.weight == other).all()), chosen.min().item() / chosen.max().item()]))
+"""
+
+
+def test_spread_routers_use_all_experts_and_change_nothing_else(tmp_path):
+    changed, kept, evenness = in_sglang(SPREAD, tmp_path)
+    assert (changed, kept) == (4, True)
+    assert evenness > 0.3

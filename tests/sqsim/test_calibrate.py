@@ -14,7 +14,7 @@ from sqsim.models.cost import CostModel, StepWork
 from sqsim.models.geometry import geometry
 from sqsim.models.hardware import hardware
 from sqsim.models.profile import read_profile
-from sqsim.record import RunRecord
+from sqsim.record import RunRecord, write_record
 from sqsim.scenario import make_scenario
 from sqsim.simulate import simulate
 from sqsim.trace.store import write_tasks
@@ -96,11 +96,13 @@ def recorded(
         "versions": {"sglang": "0.5.23"},
         **changes,
     }
-    return RunRecord(run), directory
+    write_record(RunRecord(run), directory / "record")
+    schedule.rename(directory / "record" / "schedule")
+    return directory / "record"
 
 
 def calibrated(*made):
-    return calibrate([record for record, _ in made], [directory for _, directory in made], "fitted")
+    return calibrate(made, "fitted")
 
 
 def test_known_coefficients_come_back(tmp_path):
@@ -124,7 +126,7 @@ def test_errors_of_the_fit_add_up_to_nothing_and_intervals_hold_the_truth(tmp_pa
 
 
 def test_a_stall_is_left_out(tmp_path):
-    record, directory = recorded(tmp_path / "a", 0)
+    directory = recorded(tmp_path / "a", 0)
     log = directory / "schedule" / "steps.jsonl.gz"
     events = [json.loads(line) for line in gzip.decompress(log.read_bytes()).splitlines()]
     for event in events[200:]:
@@ -132,7 +134,7 @@ def test_a_stall_is_left_out(tmp_path):
             event[name] += 30.0
     with gzip.open(log, "wt") as text:
         text.writelines(json.dumps(event) + "\n" for event in events)
-    found = calibrated((record, directory))
+    found = calibrated(directory)
     assert found.outliers == 1
     assert found.coefficients == pytest.approx(TRUTH, rel=1e-4)
 
@@ -160,11 +162,44 @@ def test_a_run_of_another_kind_is_refused_by_name(tmp_path, changes, message):
 
 
 def test_a_record_without_a_schedule_is_refused(tmp_path):
-    record, _ = recorded(tmp_path / "a", 0)
+    directory = recorded(tmp_path / "a", 0)
+    (directory / "schedule").rename(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="has no schedule/"):
-        calibrate([record], [tmp_path], "fitted")
+        calibrated(directory)
     with pytest.raises(InputError, match="no record given"):
-        calibrate([], [], "fitted")
+        calibrated()
+
+
+def test_a_file_of_the_serving_benchmark_is_read(tmp_path):
+    """One request a prefill: what it costs once and a row cannot be told apart, and need not."""
+    path = tmp_path / "serve.jsonl"
+    head = {
+        "schema": "sqreal-serve/1",
+        "model": "tiny-llama",
+        "gpu": "cpu",
+        "kv_dtype": "auto",
+        "server": {"device": "cpu", "dtype": "float32", "attention_backend": "torch_native"},
+        "versions": {"sglang": "0.5.23"},
+    }
+    decode = [
+        {"kind": "decode", "requests": n, "context_tokens": c, "step_s": seconds([], [c] * n)}
+        for n in (1, 4, 16, 64)
+        for c in (100, 1000, 5000)
+    ]
+    prefill = [
+        {"kind": "prefill", "new_tokens": n, "prefix_tokens": p, "seconds": seconds([(n, p)], [])}
+        for n in (64, 512, 2048)
+        for p in (0, 1000, 8000)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in [head, *decode, *prefill, {"kind": "end"}]))
+    found = calibrated(path)
+    expected = {**TRUTH, "prefill_rows": TRUTH["prefill"] + TRUTH["prefill_rows"]}
+    del expected["prefill"]
+    assert found.coefficients == pytest.approx(expected, rel=1e-4)
+    assert found.profile.client is None
+    path.write_text(json.dumps({"schema": "else"}) + "\n")
+    with pytest.raises(InputError, match=r"serve\.jsonl: its first line is no sqreal-serve/1"):
+        calibrated(path)
 
 
 def test_the_ways_between_agent_and_scheduler_show_in_the_record(tmp_path):
