@@ -6,7 +6,7 @@ DEVICE := $(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install real-cpu real-gpu demo test test-quick test-real test-long check format clean
+.PHONY: help install real-cpu real-gpu demo test test-quick test-real test-kernels test-long check format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -39,13 +39,16 @@ demo: install  ## the main job on FRAMES-like and real traces; ends by naming th
 	$(BIN)/sqsim study reports/demo/study.yaml --output-dir $(OUT)/demo/study --overwrite
 	$(BIN)/sqsim report $(OUT)/demo/study --overwrite -o $(OUT)/demo/report.html
 
-test: test-quick test-real  ## all tests but the long ones, those on a real SGLang included
+test: test-quick test-real test-kernels  ## all tests but the long ones, those on a real SGLang and of the kernels included
 
 test-quick: install  ## those that need no real SGLang, on all cores
-	$(BIN)/python -m pytest -n auto -m 'not long and not gpu and not real'
+	$(BIN)/python -m pytest -n auto -m 'not long and not gpu and not real and not kernels' --ignore=tests/sqkernels
 
 test-real: real-$(DEVICE)  ## those on a real SGLang, one after the other: a server wants the machine to itself
-	$(BIN)/python -m pytest -m 'real and not long and not gpu'
+	$(BIN)/python -m pytest -m 'real and not long and not gpu' --ignore=tests/sqkernels
+
+test-kernels: real-$(DEVICE)  ## those of the Triton kernels, without a GPU: interpreted
+	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto -m 'kernels and not long and not gpu' tests/sqkernels
 
 test-long: real-$(DEVICE)  ## the long ones, those on a real SGLang included
 	$(BIN)/python -m pytest -n auto -m 'long and not gpu and not real'

@@ -1,0 +1,25 @@
+"""What can go wrong. Everything refused before a launch is one of these, and names the thing, the value and the fix.
+
+SqkernelsError
+├── KernelInputError      a tensor, a span or a number that a kernel cannot be given
+├── KernelDeviceError     tensors that lie where no kernel can reach them
+└── KernelCompileError    a kernel that does not compile for the target, or not into what it promises
+"""
+
+from __future__ import annotations
+
+
+class SqkernelsError(Exception):
+    """Base of every error that sqkernels raises on purpose."""
+
+
+class KernelInputError(SqkernelsError, ValueError):
+    """What is given to a kernel cannot be used as it is."""
+
+
+class KernelDeviceError(SqkernelsError):
+    """The tensors lie on no device, or not on one device, that a kernel can run on."""
+
+
+class KernelCompileError(SqkernelsError):
+    """A kernel does not compile for the target, or its machine code breaks a promise."""

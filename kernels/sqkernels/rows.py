@@ -1,0 +1,63 @@
+"""Rows of a page table: where the KV of each position of a request lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from sqkernels import checks
+from sqkernels.errors import KernelInputError
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some requests' rows of SGLang's `req_to_token` (srt/mem_cache/memory_pool.py), known to the host and the device.
+
+    table    [requests, context] int32 or int64: position -> slot. Within a row, slots are distinct up to its length.
+    index    [b] int32 on the table's device: the row of each request
+    length   [b] int32 on the table's device: positions in use, in tokens
+    indices  the same as index, on the host
+    lengths  the same as length, on the host
+    """
+
+    table: Tensor
+    index: Tensor
+    length: Tensor
+    indices: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    @classmethod
+    def of(cls, table: Tensor, indices: Sequence[int], lengths: Sequence[int]) -> Rows:
+        """Rows from host numbers, in one transfer. Refused: a row twice, a row or a length outside of the table."""
+        checks.tensor("table", table, (None, None), checks.INTEGERS)
+        count, context = table.shape
+        if len(indices) != len(lengths):
+            raise KernelInputError(f"lengths: {len(lengths)} of them for {len(indices)} rows; give one a row")
+        for request, (row, length) in enumerate(zip(indices, lengths, strict=True)):
+            if not 0 <= row < count:
+                raise KernelInputError(
+                    f"indices[{request}]: row {row} of a table of {count} rows; give 0 to {count - 1}"
+                )
+            if not 0 <= length <= context:
+                raise KernelInputError(
+                    f"lengths[{request}]: {length} tokens in a row of {context}; give 0 to {context}"
+                )
+        if len(set(indices)) != len(indices):
+            twice = next(row for row in indices if list(indices).count(row) > 1)
+            raise KernelInputError(f"indices: row {twice} stands there twice; give each row once")
+        index, length_ = checks.to_device(table.device, indices, lengths)
+        return cls(table, index, length_, tuple(indices), tuple(lengths))
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request; 0 where there is none."""
+        return max(self.lengths, default=0)
+
+    def slots(self, request: int) -> Tensor:
+        """A view of the request's slots, [length], in the table itself."""
+        return self.table[self.indices[request], : self.lengths[request]]

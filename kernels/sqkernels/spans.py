@@ -1,0 +1,103 @@
+"""Spans of positions that requests lose, checked on the host, where a policy decides them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import triton.language as tl
+
+from sqkernels.checks import sums
+from sqkernels.errors import KernelInputError
+from sqkernels.launch import kernel
+from sqkernels.rows import Rows
+
+
+@dataclass(frozen=True)
+class Spans:
+    """For each request, sorted and disjoint half-open spans [begin, end) of positions, in compressed rows.
+
+    start    [b + 1] where each request's spans begin in the lists below
+    begin, end, before   [spans]; before: tokens that the request's earlier spans drop
+    first    [b] the request's first dropped position, its length where it loses nothing
+    dropped  [b] tokens that it loses
+    """
+
+    start: tuple[int, ...]
+    begin: tuple[int, ...]
+    end: tuple[int, ...]
+    before: tuple[int, ...]
+    first: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+    @classmethod
+    def of(cls, rows: Rows, spans: Sequence[Sequence[tuple[int, int]]]) -> Spans:
+        """The spans of each of the rows, in their order; touching spans are fine, as is none.
+
+        Refused by name: spans that are empty, reach outside of their row, overlap, or do not ascend.
+        """
+        if len(spans) != len(rows):
+            raise KernelInputError(
+                f"spans: lists for {len(spans)} requests, rows for {len(rows)}; give one a row"
+            )
+        begin: list[int] = []
+        end: list[int] = []
+        before: list[int] = []
+        dropped = []
+        for request, (own, length) in enumerate(zip(spans, rows.lengths, strict=True)):
+            last = gone = 0
+            for number, (first, past) in enumerate(own):
+                place = f"spans[{request}][{number}]: [{first}, {past})"
+                if first >= past:
+                    raise KernelInputError(f"{place} is empty or reversed; leave it out, or give begin < end")
+                if first < 0 or past > length:
+                    raise KernelInputError(
+                        f"{place} is out of range; the request has positions 0 to {length - 1}"
+                    )
+                if first < last:
+                    earlier = f"[{own[number - 1][0]}, {own[number - 1][1]})"
+                    fault = "overlaps" if past > own[number - 1][0] else "is not sorted: it comes after"
+                    raise KernelInputError(f"{place} {fault} {earlier}; merge and sort the spans")
+                begin.append(first)
+                end.append(past)
+                before.append(gone)
+                gone += past - first
+                last = past
+            dropped.append(gone)
+        firsts = tuple(own[0][0] if own else length for own, length in zip(spans, rows.lengths, strict=True))
+        starts = sums(len(own) for own in spans)
+        return cls(starts, tuple(begin), tuple(end), tuple(before), firsts, tuple(dropped))
+
+    @property
+    def steps(self) -> int:
+        """Halvings that find a place among the spans of any one request."""
+        most = max((past - first for first, past in zip(self.start, self.start[1:], strict=False)), default=0)
+        return most.bit_length()
+
+
+def runs(flags: Sequence[bool]) -> list[tuple[int, int]]:
+    """The half-open spans over which a list of flags is true: spans from a mask of dropped positions."""
+    spans = []
+    begin = None
+    for place, flag in enumerate([*flags, False]):
+        if flag and begin is None:
+            begin = place
+        elif not flag and begin is not None:
+            spans.append((begin, place))
+            begin = None
+    return spans
+
+
+@kernel
+def last_not_above(values: Any, low: Any, high: Any, wanted: Any, steps: Any) -> Any:
+    """For each element of `wanted`: the last place in the ascending values[low:high] that is not above it, or low - 1."""
+    left = tl.zeros_like(wanted) + low
+    right = tl.zeros_like(wanted) + high
+    for _ in range(steps):
+        middle = (left + right) // 2
+        is_open = left < right
+        value = tl.load(values + middle, mask=is_open, other=0)
+        left = tl.where(is_open & (value <= wanted), middle + 1, left)
+        right = tl.where(is_open & (value > wanted), middle, right)
+    return left - 1
