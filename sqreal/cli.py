@@ -7,17 +7,16 @@ its record says that it is incomplete.
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
+from sqreal.cli_progress import starting
+from sqreal.cli_serve import serve_command
 from sqsim.cli_output import (
     Json,
     Overwrite,
@@ -39,7 +38,6 @@ from sqsim.scenario import Scenario, load_scenario
 
 if TYPE_CHECKING:
     from sqreal.replay import Replay
-    from sqreal.server import Progress
 
 _SCHEDULE_TOKENS = 20_000_000
 """A schedule holds every prompt as text: with more tokens than this it is left out."""
@@ -127,7 +125,7 @@ def _measure(
             server = stack.enter_context(servers.attach(url))
         else:
             options, step_log = servers.options_of(scenario, work), work / "steps.jsonl"
-            with _starting(quiet) as waiting:
+            with starting(quiet) as waiting:
                 server = stack.enter_context(
                     servers.start(options, force_tokens=True, step_log=step_log, progress=waiting)
                 )
@@ -135,16 +133,6 @@ def _measure(
         with progress_bar("tasks", quiet) as progress:
             run.run(progress)
         return run
-
-
-@contextmanager
-def _starting(quiet: bool) -> Iterator[Progress | None]:
-    """Show that the server is being started, on a terminal, as SGLang takes half a minute for it."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    with Console(file=sys.stderr).status("starting the server") as status:
-        yield lambda what, seconds: status.update(f"{what}, {seconds:.0f} s")
 
 
 def _write_schedule(run: Replay, directory: Path) -> None:
@@ -216,6 +204,9 @@ def tiny_model_command(
     from sqreal.tiny_models import write_tiny_model  # noqa: PLC0415
 
     print_line(f"model: {write_tiny_model(name, directory)}")
+
+
+app.command("serve")(serve_command)
 
 
 def main() -> None:

@@ -7,10 +7,11 @@ import platform
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
-from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from sqreal.install import CPU_SHIMS, TESTED_SGLANG, cuda_devices, fix, installed
+from sqreal.install import CPU_SHIMS, cuda_devices, fix, installed, plugin_fault
+from sqreal.plugin.hooks import TESTED_VERSIONS
 from sqreal.tiny_models import TINY_MODELS
 
 _IMPORT_S = 180
@@ -24,6 +25,7 @@ class Check:
     name: str
     found: str
     problem: str | None = None
+    fix: str | None = None  # where it is another than the installation of the real side
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,11 @@ def examine(*, imports: bool = True) -> Diagnosis:
         )
     if sound and gpus:
         possible.append("serve models by the path of their config.json on this GPU")
-    return Diagnosis(tuple(checks), tuple(possible), None if sound else fix())
+    if sound:
+        return Diagnosis(tuple(checks), tuple(possible), None)
+    wrong = [check for check in checks if check.problem is not None]
+    others = [check.fix for check in wrong if check.fix is not None]
+    return Diagnosis(tuple(checks), tuple(possible), others[0] if len(others) == len(wrong) else fix())
 
 
 def _python() -> Check:
@@ -77,8 +83,8 @@ def _distribution(name: str) -> Check:
 
 def _sglang() -> Check:
     check = _distribution("sglang")
-    if check.problem is None and check.found not in TESTED_SGLANG:
-        return Check("sglang", check.found, f"not tested; tested: {', '.join(TESTED_SGLANG)}")
+    if check.problem is None and check.found not in TESTED_VERSIONS:
+        return Check("sglang", check.found, f"not tested; tested: {', '.join(TESTED_VERSIONS)}")
     return check
 
 
@@ -90,10 +96,12 @@ def _torch(gpus: list[str]) -> Check:
 
 
 def _plugin() -> Check:
-    found = [each.value for each in metadata.entry_points(group="sglang.srt.plugins") if each.name == "sqreal"]
-    if not found:
-        return Check("plugin", "-", "SGLang does not know it; sqsim was installed before it was there")
-    return Check("plugin", found[0])
+    """For our own servers, then for one that is started by hand in this directory."""
+    for directory, where in ((None, ""), (Path.cwd(), f"in a server started by hand in {Path.cwd()}: ")):
+        fault = plugin_fault(directory)
+        if fault is not None:
+            return Check("plugin", "-", where + fault.problem, fault.fix)
+    return Check("plugin", "SGLang finds it")
 
 
 def _loads(gpus: list[str]) -> Check:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
 from sqreal.errors import DeviceError, InstallError
-
-TESTED_SGLANG = ("0.5.23",)
-"""The SGLang versions that the plugin and the tests were run with."""
+from sqreal.plugin.hooks import TESTED_VERSIONS
 
 CPU_SHIMS = Path(__file__).parent / "cpu" / "shims"
 """What a server on a CPU needs on its PYTHONPATH, and nothing else does."""
@@ -25,6 +26,36 @@ def installed(distribution: str) -> str | None:
         return None
 
 
+class PluginFault(NamedTuple):
+    """Why SGLang would not find the plugin, and what mends it."""
+
+    problem: str
+    fix: str
+
+
+def plugin_fault(directory: Path | None = None) -> PluginFault | None:
+    """Why a server would not find the plugin; None where it would.
+
+    SGLang asks importlib.metadata, for which the first distribution of a name on the path hides all others: an old
+    `sqsim.egg-info` in a checkout is enough. Ours start with PYTHONPATH first; one that is started by hand as
+    `python -m sglang.launch_server` has its `directory` before that.
+    """
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = [str(directory)] if directory is not None else []
+    path += [each for each in (*before, *sys.path) if each]
+    for found in metadata.distributions(name="sqsim", path=path):
+        if any(each.group == "sglang.srt.plugins" and each.name == "sqreal" for each in found.entry_points):
+            return None
+        place = Path(str(found.locate_file(""))).resolve()
+        return PluginFault(
+            f"an sqsim of before the plugin in {place} (sqsim*.egg-info or .dist-info there) hides it from SGLang",
+            "remove that directory's sqsim*.egg-info, or install sqsim from there again",
+        )
+    return PluginFault(
+        "SGLang does not know the plugin: sqsim is not installed, only on the path", "pip install ."
+    )
+
+
 def fix() -> str:
     """The one command that installs the real side on this machine."""
     return FIX_GPU if cuda_devices() else FIX_CPU
@@ -35,8 +66,8 @@ def require_sglang() -> str:
     version = installed("sglang")
     if version is None:
         raise InstallError(f"sglang is not installed; run: {fix()}")
-    if version not in TESTED_SGLANG:
-        tested = ", ".join(TESTED_SGLANG)
+    if version not in TESTED_VERSIONS:
+        tested = ", ".join(TESTED_VERSIONS)
         raise InstallError(f"sglang {version} is installed, tested is {tested}; run: {fix()}")
     return version
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import platform
-import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from importlib.metadata import version
@@ -12,22 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from sqreal.accounting import Accounting, events
-from sqreal.client import Call, Client
+from sqreal.client import Client
+from sqreal.interrupts import cancelling
 from sqreal.live_text import LiveText, live_text
 from sqreal.scenario_from import unmodelled
 from sqreal.schedule import await_idle, write_schedule
 from sqreal.server import Server
 from sqreal.server_metrics import cross_check
-from sqreal.stage import Stage, check
+from sqreal.stage import Stage
 from sqreal.task import AgentTask, Child
-from sqreal.token_ids import RESERVED, TokenIds
+from sqreal.token_ids import TokenIds
+from sqreal.warm_up import warm_up
 from sqsim import __version__
 from sqsim.agent.aux_thread import TRIGGER_TOKENS
 from sqsim.agents import Agents
 from sqsim.errors import InputError, RunError, ScenarioError
 from sqsim.metrics import judge_evictions
 from sqsim.models.geometry import Geometry, geometry
-from sqsim.models.limits import Limits
 from sqsim.models.tokens import Segments
 from sqsim.record import RunRecord
 from sqsim.scenario import ClosedLoad, Scenario
@@ -36,8 +36,6 @@ from sqsim.workload import Instance, arrival_times
 
 Progress = Callable[[int, int], None]
 """Called as tasks end: how many have, of how many."""
-
-_WARM_REQUESTS, _WARM_PROMPT, _WARM_OUTPUT = 8, 96, 8
 
 
 class Replay:
@@ -73,7 +71,7 @@ class Replay:
         self._await_aux = await_aux
         self._agents = Agents(scenario)
         self._geometry: Geometry = geometry(str(scenario.model_path or scenario.model))
-        self._limits = _limits(server, self._geometry)
+        self._limits = server.info.limits(self._geometry)
         self._segments = Segments()
         self._live: LiveText | None = live_text(server) if self._agents.live else None
         self._trigger_tokens = TRIGGER_TOKENS
@@ -156,7 +154,7 @@ class Replay:
 
     async def _run(self, progress: Progress | None) -> Stage:
         async with Client(self._server.url, self._server.failure) as client:
-            await self._warm_up(client)
+            await warm_up(client, self._limits, self._geometry.vocabulary)
             before = await client.metrics()
             stage = Stage(
                 client,
@@ -167,37 +165,21 @@ class Replay:
                 live_text=self._live,
                 await_aux=self._await_aux,
             )
-            try:
-                async with asyncio.TaskGroup() as stage.group:
-                    for process in self._load(stage, progress):
-                        stage.group.create_task(process)
-                if self._step_log is not None:
-                    await asyncio.to_thread(await_idle, self._step_log)
-                self._metrics = cross_check(
-                    before, await client.metrics(), [(each.served, each.answer) for each in stage.exchanges]
-                )
-            except* RunError as errors:
-                self.error = _first(errors)
-            except* asyncio.CancelledError:
-                self.interrupted = True
+            with cancelling():
+                try:
+                    async with asyncio.TaskGroup() as stage.group:
+                        for process in self._load(stage, progress):
+                            stage.group.create_task(process)
+                    if self._step_log is not None:
+                        await asyncio.to_thread(await_idle, self._step_log)
+                    self._metrics = cross_check(
+                        before, await client.metrics(), [(each.served, each.answer) for each in stage.exchanges]
+                    )
+                except* RunError as errors:
+                    self.error = _first(errors)
+                except* asyncio.CancelledError:
+                    self.interrupted = True
             return stage
-
-    async def _warm_up(self, client: Client) -> None:
-        """Compile and fill what the first requests would wait for, and see that tokens are forced; then forget it all."""
-        prompt = min(_WARM_PROMPT, self._limits.context_length // 4, self._limits.kv_capacity // 4)
-        ids = range(RESERVED, self._geometry.vocabulary)
-        mark = secrets.token_hex(4)  # as Stage.rid says
-
-        async def one(number: int, at_once: int) -> None:
-            sent = [ids[(number * 31 + index) % len(ids)] for index in range(prompt)]
-            forced = [*(ids[(number + index) % (len(ids) - 1)] for index in range(_WARM_OUTPUT - 1)), ids[-1]]
-            call = Call(f"{mark}/warm{at_once}.{number}/", sent, forced, _WARM_OUTPUT + 1)
-            check(call, await client.generate(call))
-
-        at_once = min(_WARM_REQUESTS, self._limits.max_running, self._limits.kv_capacity // (2 * prompt))
-        for several in sorted({1, max(1, at_once)}):
-            await asyncio.gather(*(one(number, several) for number in range(several)))
-        await client.flush_cache()
 
     def _load(self, stage: Stage, progress: Progress | None) -> Iterator[Coroutine[Any, Any, None]]:
         """The processes that start the tasks as the scenario's load says."""
@@ -313,19 +295,6 @@ def replay(
     if run.error is not None:
         raise run.error
     return record
-
-
-def _limits(server: Server, shape: Geometry) -> Limits:
-    """The server's own limits; the model's context where the server names none."""
-    info = server.info
-    return Limits(
-        kv_capacity=info.kv_capacity,
-        swa_capacity=info.swa_capacity,
-        swa_window=shape.window - 1 if shape.window else None,
-        page_size=info.page_size,
-        max_running=info.max_running,
-        context_length=info.context_length or shape.context_length,
-    )
 
 
 def _first(errors: BaseExceptionGroup[Any]) -> RunError:

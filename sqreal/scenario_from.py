@@ -12,6 +12,7 @@ import yaml
 
 from sqreal.install import cuda_devices
 from sqreal.server import ServerInfo
+from sqreal.tiny_models import TINY_MODELS
 from sqsim.errors import InputError
 from sqsim.models.hardware import HARDWARE
 from sqsim.models.known_models import KNOWN_MODELS
@@ -114,6 +115,8 @@ def _chunk(info: ServerInfo) -> int:
 
 
 def _model(info: ServerInfo) -> str:
+    if _base(info) in TINY_MODELS:
+        return _base(info)  # its directory may be a server's own, and go with it
     config = Path(info.model) / "config.json"
     if config.is_file():
         return str(config)

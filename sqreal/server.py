@@ -25,9 +25,11 @@ from sqreal.errors import (
     ServerTimeoutError,
     UnreachableError,
 )
-from sqreal.install import fix, require_device, require_sglang
+from sqreal.install import fix, plugin_fault, require_device, require_sglang
 from sqreal.process import ChildGroup
 from sqreal.server_options import ServerOptions, architecture, options_of
+from sqsim.models.geometry import Geometry
+from sqsim.models.limits import Limits
 
 __all__ = ["Server", "ServerInfo", "ServerOptions", "attach", "options_of", "start"]
 
@@ -103,6 +105,17 @@ class ServerInfo:
             raise UnreachableError(
                 f"{url}/server_info is not what SGLang answers ({error!r}); give the URL of an SGLang server"
             ) from error
+
+    def limits(self, shape: Geometry) -> Limits:
+        """What its scheduler is bounded by; the model's context where the server names none."""
+        return Limits(
+            kv_capacity=self.kv_capacity,
+            swa_capacity=self.swa_capacity,
+            swa_window=shape.window - 1 if shape.window else None,
+            page_size=self.page_size,
+            max_running=self.max_running,
+            context_length=self.context_length or shape.context_length,
+        )
 
 
 class Server:
@@ -220,8 +233,10 @@ def _check_plugin(child: ChildGroup) -> None:
         if any(failure in line for failure in _PLUGIN_FAILURES):
             raise ServerStartError("the sqreal plugin failed:\n" + "\n".join(lines[number : number + 30]))
     if not any(PLUGIN_LINE.search(line) for line in lines):
+        fault = plugin_fault()
         raise InstallError(
-            f"the server runs without the sqreal plugin (its log has no line of it); run: {fix()}"
+            "the server runs without the sqreal plugin (its log has no line of it); "
+            + (f"run: {fix()}" if fault is None else f"{fault.problem}; {fault.fix}")
         )
 
 

@@ -35,7 +35,7 @@ class ServerOptions:
     max_running: int | None = None
     context_length: int | None = None
     page_size: int = 1
-    chunked_prefill: int = 8192
+    chunked_prefill: int | None = 8192
     schedule_conservativeness: float = 1.0
     swa_full_tokens_ratio: float = 0.8
     swa_pool: bool = True
@@ -96,6 +96,7 @@ class ServerOptions:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SQREAL_")}
         environment |= {
             "PYTHONUNBUFFERED": "1",
+            "PYTHONSAFEPATH": "1",  # what lies in its directory is no module and no plugin of the server
             "HF_HUB_OFFLINE": "1",  # models are directories; nothing is fetched
             "SGLANG_PLUGINS": "sqreal",  # nobody else's
             "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",  # asking for health must not run a request

@@ -211,4 +211,6 @@ def check(call: Call, answer: Generation) -> None:
         )
         if answer.finish == "abort":
             raise FaithError(f"{problem}; the server ended it: {answer.meta['finish_reason'].get('message')}")
-        raise FaithError(f"{problem}; does the server run with the sqreal plugin and SQREAL_FORCE_TOKENS=1?")
+        raise FaithError(
+            f"{problem}; does the server run with the sqreal plugin and SQREAL_FORCE_TOKENS=1? `sqreal serve` starts one that does"
+        )

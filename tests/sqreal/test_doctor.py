@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -87,9 +90,57 @@ def test_what_does_not_load_is_named(machine, monkeypatch):
     }
 
 
-def test_a_plugin_that_sglang_does_not_know(monkeypatch):
-    monkeypatch.setattr(doctor.metadata, "entry_points", lambda group: ())
-    assert doctor._plugin().problem == "SGLang does not know it; sqsim was installed before it was there"
+@pytest.fixture
+def old_checkout(tmp_path):
+    """A checkout from before the plugin, as `pip install -e .` left it."""
+    (tmp_path / "sqsim.egg-info").mkdir()
+    (tmp_path / "sqsim.egg-info" / "PKG-INFO").write_text(
+        "Metadata-Version: 2.1\nName: sqsim\nVersion: 0.0.1\n"
+    )
+    return tmp_path
+
+
+def test_an_old_checkout_hides_the_plugin_from_a_server_that_is_started_in_it(old_checkout, monkeypatch):
+    assert doctor._plugin().problem is None
+    monkeypatch.chdir(old_checkout)
+    check = doctor._plugin()
+    assert check.problem.startswith(
+        f"in a server started by hand in {old_checkout}: an sqsim of before the plugin"
+    )
+    assert str(old_checkout) in check.problem
+    assert "egg-info" in check.fix
+
+
+def test_an_old_checkout_on_the_path_hides_it_from_all(old_checkout, machine, monkeypatch):
+    found = doctor._plugin
+    machine(ALL)
+    monkeypatch.setenv("PYTHONPATH", str(old_checkout))
+    monkeypatch.setattr(doctor, "_plugin", found)
+    diagnosis = examine(imports=False)
+    assert "hides it from SGLang" in problems(diagnosis)["plugin"]
+    assert diagnosis.fix == "remove that directory's sqsim*.egg-info, or install sqsim from there again"
+
+
+def test_a_plugin_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(install.metadata, "distributions", lambda **_: ())
+    assert "SGLang does not know the plugin" in doctor._plugin().problem
+
+
+def test_what_metadata_hides_is_hidden_from_python_too(old_checkout):
+    """Our reading of the path is importlib's own, which SGLang asks; and our servers' safe path is not fooled."""
+    script = (
+        "import importlib.metadata as m; print([e.name for e in m.entry_points(group='sglang.srt.plugins')])"
+    )
+    for safe, found in (("", "[]"), ("1", "['sqreal']")):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            cwd=old_checkout,
+            env={**os.environ, "PYTHONSAFEPATH": safe, "PYTHONPATH": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == found
 
 
 @pytest.mark.real

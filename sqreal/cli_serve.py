@@ -1,0 +1,98 @@
+"""`sqreal serve`: a server of one's own with the plugin in it, in the foreground."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sqreal.cli_progress import starting
+from sqreal.install import cuda_devices
+from sqreal.tiny_models import TINY_MODELS, write_tiny_model
+from sqsim.cli_output import Quiet, print_line
+from sqsim.errors import InputError
+
+if TYPE_CHECKING:
+    from sqreal.server_options import ServerOptions
+
+_PORT = 30000  # SGLang's own
+_POLL_S = 0.5
+
+
+def serve_command(
+    model: Annotated[
+        str, typer.Argument(help=f"A model's directory or its config.json, or {', '.join(TINY_MODELS)}.")
+    ],
+    flags: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Behind --: further flags of sglang.launch_server, as they are.", metavar="[-- FLAG...]"
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option("--port", min=1, max=65535, help="Listen here, on this machine only.")
+    ] = _PORT,
+    kv_capacity: Annotated[
+        int | None, typer.Option("--kv-capacity", min=1, help="Tokens of KV; on a GPU as many as fit.")
+    ] = None,
+    step_log: Annotated[
+        Path | None, typer.Option("--step-log", help="A new file for every decision of the scheduler.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Serve a model on this machine with the plugin, for `sqreal run --url`; Ctrl-C ends it."""
+    from sqreal.server import start  # noqa: PLC0415 - the other commands do without httpx
+
+    if step_log is not None and step_log.exists():
+        raise InputError(f"{step_log}: exists already; give each server a step log of its own")
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-")))
+        options = _options(model, work, kv_capacity, tuple(flags or ()))
+        with starting(quiet) as waiting:
+            server = stack.enter_context(
+                start(options, force_tokens=True, step_log=step_log, port=port, progress=waiting)
+            )
+        log = "" if step_log is None else f" --step-log {step_log}"
+        print_line(
+            f"serving {options.model} at {server.url}; {server.info.kv_capacity} tokens of KV; Ctrl-C ends it"
+        )
+        print_line(f"- a scenario of it: sqreal scenario --from {server.url} --traces TRACES -o mine.yaml")
+        print_line(f"- a run on it: sqreal run mine.yaml --url {server.url}{log} --output-dir out/real")
+        sys.stdout.flush()
+        try:
+            while True:
+                server.check()
+                time.sleep(_POLL_S)
+        except KeyboardInterrupt:
+            pass
+    print_line("stopped")
+
+
+def _options(model: str, work: Path, kv_capacity: int | None, flags: tuple[str, ...]) -> ServerOptions:
+    """A server as SGLang would make it, with random weights where there are none."""
+    from sqreal.server_options import ServerOptions  # noqa: PLC0415 - as above
+
+    if model in TINY_MODELS:
+        directory = write_tiny_model(model, work / model)
+    else:
+        directory = Path(model).resolve()
+        directory = directory.parent if directory.suffix == ".json" else directory
+    gpus = cuda_devices()
+    if not gpus and kv_capacity is None:
+        raise InputError(
+            "--kv-capacity: without a GPU SGLang would take the memory of this machine for KV; give tokens"
+        )
+    return ServerOptions(
+        model=directory,
+        device="cuda" if gpus else "cpu",
+        load_format="auto" if any(directory.glob("*.safetensors")) else "dummy",
+        kv_capacity=kv_capacity,
+        chunked_prefill=None,
+        skip_tokenizer=not any(directory.glob("tokenizer*")),
+        extra=flags,
+    )
