@@ -98,6 +98,7 @@ class Context:
         """Nothing but the prefix and what follows it."""
         self._prompt: Tokens | None = concat(self._head, behind_head)
         self._pieces = [_Piece(run, None, False) for run in self._prompt]
+        self._strips = False  # does any piece go with the next prompt?
         self.tokens = count(self._prompt)
         """Length of the prompt of the next main step."""
 
@@ -139,16 +140,17 @@ class Context:
     def _append(self, tokens: Tokens, cursor: int | None, *, stripped: bool = False) -> None:
         if tokens:
             self._pieces += [_Piece(run, cursor, stripped) for run in tokens]
+            self._strips = self._strips or stripped
             self._prompt = None if self._prompt is None else concat(self._prompt, tokens)
             self.tokens += count(tokens)
 
     def strip(self) -> bool:
         """Leave out stripped reasoning, as the chat template does; True when that rewrote the history."""
-        kept = [piece for piece in self._pieces if not piece.stripped]
-        changed = len(kept) < len(self._pieces)
-        if changed:
-            self._cut(kept)
-        return changed
+        if not self._strips:
+            return False
+        self._strips = False
+        self._cut([piece for piece in self._pieces if not piece.stripped])
+        return True
 
     def _cut(self, kept: list[_Piece]) -> None:
         self._pieces, self._prompt = kept, None

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from sqsim.agent.aux_thread import TRIGGER_TOKENS, Decision, DecisionModel, read_decision
-from sqsim.agent.context import Clearing, Context
+from sqsim.agent.context import Clearing, Context, Cursor
 from sqsim.agent.policies.base import CursorView, Policy, View
 from sqsim.models.tokens import Segments, Tokens, concat, whole
 from sqsim.trace.schema import Answer, Task, Turn
@@ -77,6 +77,7 @@ class RunMain(NamedTuple):
     shift: int
     restart: bool
     first_prompt_tokens: int
+    prompt_tokens: int
 
 
 class RunTools(NamedTuple):
@@ -135,6 +136,7 @@ class TurnLoop:
         self._decisions = decisions
         self._alive: AuxThread | None = None
         self._due: AuxThread | None = None
+        self._read: dict[int, CursorView] = {}
         self.context = Context(
             segments,
             task.prefix,
@@ -213,7 +215,7 @@ class TurnLoop:
             actions += self._apply_aux(self.turn)
         view = self._view()
         named = set(self._policy.evict(view))
-        readable = [c.cursor for c in view.cursors if c.read and c.cursor in named]
+        readable = [c.cursor for c in view.cursors if c.read and c.cursor in named] if named else []
         actions += self._clear(readable, self._policy.name, self.turn)
         prompt, shift = context.prompt, context.shift
         prompt_tokens = context.tokens
@@ -226,14 +228,20 @@ class TurnLoop:
             else:
                 self._due = aux
         output = context.plan(step)
-        actions.append(RunMain(self.turn, prompt, output, shift, restart, context.first_prompt_tokens))
+        first = context.first_prompt_tokens
+        actions.append(RunMain(self.turn, prompt, output, shift, restart, first, prompt_tokens))
         return actions
 
     def _view(self) -> View:
-        cursors = tuple(
-            CursorView(c.cursor, c.opened, c.tokens, c.opened + 1 < self.turn) for c in self.context.cursors
-        )
+        read = self._read
+        cursors = tuple([read.get(c.cursor) or self._look(c) for c in self.context.cursors])
         return View(self.turn, self.context.tokens, cursors)
+
+    def _look(self, cursor: Cursor) -> CursorView:
+        view = CursorView(cursor.cursor, cursor.opened, cursor.tokens, cursor.opened + 1 < self.turn)
+        if view.read:
+            self._read[cursor.cursor] = view  # it stays as it is
+        return view
 
     def _spawn(self, prompt: Tokens, prompt_tokens: int) -> AuxThread:
         index = len(self.aux_threads)

@@ -20,9 +20,10 @@ from dataclasses import dataclass
 import simpy
 from simpy.events import EventPriority
 
-from sqsim.des.step_log import StepLog, used
+from sqsim.des.step_log import StepLog
 from sqsim.errors import RunError
-from sqsim.models.batching import Batch
+from sqsim.models.batch import Batch, Stretch
+from sqsim.models.batching import Limits, Scheduler
 from sqsim.models.cost import CostModel, StepWork
 from sqsim.models.ramp import Ramp
 from sqsim.models.request import Request
@@ -74,17 +75,18 @@ class Engine:
     def __init__(
         self,
         env: simpy.Environment,
-        scheduler: StretchingScheduler,
+        limits: Limits,
         cost: CostModel,
         log: StepLog,
         *,
         step_by_step: bool = False,
     ) -> None:
         self._env = env
-        self._scheduler = scheduler
+        self._scheduler = (
+            Scheduler(limits) if step_by_step else StretchingScheduler(limits, self._steps_before_next)
+        )
         self._cost = cost
         self._log = log
-        self._step_by_step = step_by_step
         self._live: dict[Request, Submission] = {}
         self._wake: simpy.Event | None = None
         self._gpu_free_s = 0.0
@@ -137,12 +139,15 @@ class Engine:
                 yield _Last(env)  # something else is due at this instant, and comes first
             batch = scheduler.next_batch()
             self._end_elsewhere()
-            launched = None if batch is None else (batch, self._launch(batch))
+            launched = None
+            if batch is not None:
+                if batch.before is not None:
+                    pending, launched = self._launch_many(batch, batch.before)
+                else:
+                    launched = self._launch(batch)
             if launched is not None and not scheduler.limits.overlap:
                 pending, launched = launched, None
             if pending is not None:
-                if launched is not None and not self._step_by_step:
-                    pending, launched = self._stretch(pending, launched)
                 done, end_s = pending
                 if end_s > env.now:
                     yield _Last(env, end_s - env.now)
@@ -171,59 +176,54 @@ class Engine:
         if self._wake is not None and not self._wake.triggered:
             self._wake.succeed()
 
-    def _launch(self, batch: Batch) -> float:
-        """Time the batch's forward step; the second at which it ends."""
-        env = self._env
+    def _launch(self, batch: Batch) -> _Launched:
+        """Time the batch's forward step, and note it."""
         work = StepWork(
             [(row.extend, row.prefix) for row in batch.prefill],
             len(batch.decoding),
             batch.decode_context,
             batch.decode_window,
         )
-        start_s = max(env.now, self._gpu_free_s)
-        if not start_s < LATEST_S:
-            raise RunError(
-                f"the simulated clock stands at {start_s:.3g} s, and beyond {LATEST_S:.0e} s it cannot tell steps apart; "
-                "raise load.rate_per_s or load.speedup, or set tool_wait_cap_s"
-            )
+        start_s = self._start_s()
         self._gpu_free_s = end_s = start_s + self._cost.step_s(work)
         for row in batch.prefill:
             submission = self._live[row.request]
             if submission.admit_s is None:
                 submission.admit_s = start_s
         self._log.step(start_s, end_s, batch, work, self._scheduler)
-        return end_s
+        return batch, end_s
 
-    def _stretch(self, pending: _Launched, launched: _Launched) -> tuple[_Launched, _Launched]:
-        """Take the rounds that are certain to repeat `launched`; the last two batches and their ends."""
-        (done, done_s), (batch, end_s) = pending, launched
-        due_s = min(self._env.peek(), LATEST_S)
-        if done_s >= due_s:
-            return pending, launched
-        rounds = self._scheduler.alike(done, batch)
-        if not rounds:
-            return pending, launched
-        growth = self._scheduler.growth(batch)
-        base_s, per_context_s, per_window_s = self._cost.decode_affine(len(batch.decoding))
-        ramp = Ramp(
-            base_s + per_context_s * batch.decode_context + per_window_s * batch.decode_window,
-            per_context_s * growth.context + per_window_s * growth.window,
+    def _launch_many(self, batch: Batch, before: Batch) -> tuple[_Launched, _Launched]:
+        """Time the forward steps of a batch that stands for many; the last but one and the last, with their ends."""
+        stretch, steps = batch.stretch, batch.steps
+        assert stretch is not None
+        start_s, ramp = self._start_s(), self._ramp(stretch)
+        self._gpu_free_s = end_s = start_s + ramp.total_s(steps)
+        self._log.steps(start_s, end_s, batch, stretch, ramp, self._scheduler)
+        return (before, start_s + ramp.total_s(steps - 1)), (batch, end_s)
+
+    def _start_s(self) -> float:
+        start_s = max(self._env.now, self._gpu_free_s)
+        if not start_s < LATEST_S:
+            raise RunError(
+                f"the simulated clock stands at {start_s:.3g} s, and beyond {LATEST_S:.0e} s it cannot tell steps apart; "
+                "raise load.rate_per_s or load.speedup, or set tool_wait_cap_s"
+            )
+        return start_s
+
+    def _ramp(self, stretch: Stretch) -> Ramp:
+        base_s, per_context_s, per_window_s = self._cost.decode_affine(stretch.rows)
+        return Ramp(
+            base_s + per_context_s * stretch.context + per_window_s * stretch.window,
+            per_context_s * stretch.rows + per_window_s * stretch.widening,
         )
-        # The first round is at the end of `pending`, the second at that of `batch`, each of the others a step later.
-        if rounds > 1:
-            rounds = 1 if end_s >= due_s else 2 + ramp.steps_before(end_s, due_s, rounds - 2)
-        first = StepWork(
-            [],
-            len(batch.decoding),
-            batch.decode_context + growth.context,
-            batch.decode_window + growth.window,
-        )
-        page, held = self._scheduler.limits.page_size, used(self._scheduler.usage())
-        used_token_s = ramp.held_token_s(rounds, held, page, growth.crossings)
-        before = self._scheduler.stretch(batch, rounds, growth)
-        before_s, self._gpu_free_s = end_s + ramp.total_s(rounds - 1), end_s + ramp.total_s(rounds)
-        self._log.stretch(end_s, self._gpu_free_s, rounds, first, growth, used_token_s, self._scheduler)
-        return (before, before_s), (batch, self._gpu_free_s)
+
+    def _steps_before_next(self, stretch: Stretch, most: int) -> int:
+        """How many of a stretch's rounds come before the next event: the first is now, the others are at ends of steps."""
+        due_s, free_s = min(self._env.peek(), LATEST_S), self._gpu_free_s
+        if free_s >= due_s:
+            return 1
+        return 2 + self._ramp(stretch).steps_before(free_s, due_s, most - 2)
 
     def _collect(self, batch: Batch) -> None:
         """Process a finished batch: hand out first tokens and ends."""

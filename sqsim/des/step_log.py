@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqsim.models.batching import Batch, Scheduler, Usage
+from sqsim.models.batch import Batch, Stretch, Usage
+from sqsim.models.batching import Scheduler
 from sqsim.models.cost import CostModel, StepWork
-from sqsim.models.stretch import Growth
+from sqsim.models.ramp import Ramp
 from sqsim.record import ENGINE, Rows
 
 _MODES = {"extend": "prefill", "mixed": "mixed", "decode": "decode"}
@@ -94,39 +95,29 @@ class StepLog:
                 _MODES[batch.mode], interval, len(batch.retracted), batch.reclaimed, batch.released_sessions
             )
 
-    def stretch(
-        self,
-        t0_s: float,
-        t1_s: float,
-        steps: int,
-        first: StepWork,
-        growth: Growth,
-        used_token_s: float,
-        scheduler: Scheduler,
+    def steps(
+        self, t0_s: float, t1_s: float, batch: Batch, stretch: Stretch, ramp: Ramp, scheduler: Scheduler
     ) -> None:
-        """Alike decode steps behind the last one, from the start of the first to the end of the last."""
-        size, held = first.decode_requests, self._open
-        if held is None:
+        """The alike decode steps that one batch stands for, from the start of the first to the end of the last."""
+        steps, size = batch.steps, stretch.rows
+        usage, waiting, running = scheduler.usage(), len(scheduler.waiting), len(scheduler.running)
+        held = self._open
+        if held is None or not (
+            held.t1_s == t0_s and held.requests == size and held.waiting == waiting and held.running == running
+        ):
+            self._close()
+            first = StepWork([], size, stretch.context + size, stretch.window + stretch.widening)
+            ranges = self._cost.out_of_range(first)
             held = self._open = _Interval(
-                t0_s,
-                t0_s,
-                0,
-                size,
-                0,
-                0,
-                len(scheduler.running),
-                len(scheduler.waiting),
-                scheduler.usage(),
-                0.0,
-                scheduler.ratio,
-                self._cost.out_of_range(first),
+                t0_s, t0_s, 0, size, 0, 0, running, waiting, usage, 0.0, scheduler.ratio, ranges
             )
         held.t1_s = t1_s
         held.steps += steps
         held.new_tokens += steps * size
-        held.context_tokens += steps * first.decode_context + steps * (steps - 1) // 2 * growth.context
-        held.usage = scheduler.usage()
-        held.used_token_s += used_token_s
+        held.context_tokens += steps * stretch.context + steps * (steps + 1) // 2 * size
+        held.usage = usage
+        before = used(usage) - stretch.slots(steps)
+        held.used_token_s += ramp.held_token_s(steps, before, stretch.page, stretch.crossings)
         held.ratio = scheduler.ratio
 
     def idle_from(self, now_s: float, usage: Usage, ratio: float) -> None:

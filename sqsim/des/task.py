@@ -96,6 +96,7 @@ class AgentTask:
             session=self._session,
             publish_tokens=step.first_prompt_tokens if self._session else None,
             trail=self._trail(),
+            n_in=step.prompt_tokens,
         )
         self._main_request = request
         submission = self._engine.submit(request)

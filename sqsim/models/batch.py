@@ -19,6 +19,28 @@ class PrefillRow(NamedTuple):
     prefix: int
 
 
+class Stretch(NamedTuple):
+    """What alike decode steps read and take, one after the other; `context` and `window` before the first."""
+
+    rows: int
+    context: int  # sum of the rows' KV lengths; `rows` more every step
+    window: int  # the same clipped to what a sliding-window layer reads
+    widening: int  # rows below the clip: `window` grows by so much every step
+    page: int
+    crossings: dict[int, int]  # step from 1 -> rows that take a page in it, and again every `page` steps
+
+    def slots(self, steps: int) -> int:
+        """Slots that so many steps take."""
+        if self.page == 1:
+            return steps * self.rows
+        taken = [
+            rows * ((steps - first) // self.page + 1)
+            for first, rows in self.crossings.items()
+            if first <= steps
+        ]
+        return self.page * sum(taken)
+
+
 @dataclass(slots=True)
 class Batch:
     """One forward step; `requests` in row order, prefill rows first.
@@ -38,7 +60,12 @@ class Batch:
     released_sessions: int = 0  # idle sessions released in this round
     retracted: list[Request] = field(default_factory=list)
     chunked: Request | None = None  # the request whose prefill goes on after this batch
-    lengths: list[int] = field(default_factory=list)  # KV lengths of the decode rows, the new token included
+    lengths: list[int] = field(
+        default_factory=list
+    )  # of the decode rows, the new token included; not where `stretch` is
+    steps: int = 1  # alike steps that it stands for (stretch.py); the sums are those of the first
+    before: Batch | None = None  # with several steps: the last but one, whose result is not in yet either
+    stretch: Stretch | None = None
 
     def rows(self) -> list[tuple[str, int, int]]:
         """(rid, extend, prefix) of every row, as a step log has them."""

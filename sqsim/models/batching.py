@@ -131,7 +131,7 @@ class Scheduler:
         done.evictions, done.touched = self.kv.evictions, self._order.touched
         done.released_sessions = self.kv.released
         if batch is not None:
-            batch.reclaimed = sum(map(sum, done.evictions))
+            batch.reclaimed = sum(map(sum, done.evictions)) if done.evictions else 0
             batch.released_sessions = done.released_sessions
             batch.retracted = done.retracted or []
         self._last = batch
@@ -285,38 +285,35 @@ class Scheduler:
         return self.running
 
     def _launch(self, mode: Mode, requests: list[Request]) -> Batch:
-        self._launched += 1
+        self._launched = number = self._launched + 1
         for request in requests:
-            request.launched = self._launched
-        return Batch(mode, self._launched, requests)
+            request.launched = number
+        return Batch(mode, number, requests)
 
     def _advance(self, batch: Batch, requests: list[Request]) -> None:
         """Take one slot for every request and count what the step reads."""
         kv, pool, page = self.kv, self.kv.pool, self.limits.page_size
-        if pool.hybrid:
-            reach = pool.window + SLIDE_INTERVAL + 1
-            for request in requests:
-                if request.n_in + request.n_out - reach >= request.row.slid:  # type: ignore[union-attr]
-                    kv.slide(request)
-        kv.make_room(len(requests) * page)
-        lengths = batch.lengths
-        pages = 0
+        hybrid, reach = pool.hybrid, pool.window + SLIDE_INTERVAL
+        number, lengths = batch.number, batch.lengths
         for request in requests:
             row = request.row
             assert row is not None
-            length = row.length
-            if not length % page:
-                pages += 1
-            row.length = length = length + 1
-            lengths.append(length)
+            if hybrid and request.n_in + request.n_out > row.slid + reach:
+                kv.slide(request)
+            lengths.append(row.length + 1)
             request.decode_steps += 1
-            request.launched = batch.number
-        pool.take(pages * page)
+            request.launched = number
+        rows = len(requests)
+        kv.make_room(rows * page)
+        pool.take(rows if page == 1 else page * sum([length % page == 1 for length in lengths]))
+        for request, length in zip(requests, lengths, strict=True):
+            request.row.length = length  # type: ignore[union-attr]
         batch.decoding = requests
         batch.decode_context = sum(lengths)
         if self.limits.swa_window is not None:
             reach = self.limits.swa_window + 1
-            batch.decode_window = sum([min(length, reach) for length in lengths])
+            short = [length - reach for length in lengths if length < reach]
+            batch.decode_window = rows * reach + sum(short)
 
     # Results.
 
@@ -364,8 +361,9 @@ class Scheduler:
     def usage(self) -> Usage:
         """Who holds the pool now; costs no walk."""
         kv, pool = self.kv, self.kv.pool
-        idle = kv.sessions.idle_tokens + kv.sessions.closed_tokens()
-        aux = sum(pool.owned(request.row) for request in kv.aux if request.row is not None)
+        sessions = kv.sessions
+        idle = sessions.idle_tokens + (sessions.closed_tokens() if sessions.closed else 0)
+        aux = sum([pool.owned(request.row) for request in kv.aux if request.row is not None]) if kv.aux else 0
         evictable = kv.tree.evictable
         return Usage(
             running=pool.capacity - idle - aux - evictable - pool.free,

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from functools import cache
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +31,7 @@ from sqsim.models.hardware import Hardware, hardware
 from sqsim.models.profile import DecodeTerm, PrefillTerm, Profile, load_profile, shipped_profiles
 from sqsim.models.roofline import roofline
 
+_ANY = (0.0, inf)
 ALL_REDUCE_S = 8e-6  # latency of one all-reduce inside a node; assumed
 
 
@@ -100,6 +103,7 @@ class CostModel:
         self._kv_scale = kv_share * kv_dtype_bytes(kv_dtype) / kv_dtype_bytes(profile.kv_dtype)
         self._dense = Curve(profile.dense.points)
         self._moe = Curve(profile.moe.points) if profile.moe else Curve([(1.0, 0.0)])
+        self._moe_tokens = profile.moe.ranges.get("tokens", _ANY)[1] if profile.moe else inf
         self._lm_head = Curve(profile.lm_head.points)
         self._decode_full = Curve(profile.decode_full.points)
         self._decode_sliding = Curve(profile.decode_sliding.points) if profile.decode_sliding else None
@@ -179,19 +183,13 @@ class CostModel:
         """Where this step leaves what was measured: few distinct sentences, sizes rounded up to powers of two."""
         names: list[str] = []
         requests = work.decode_requests
-        if requests:
+        if requests and self.profile.decode_full.frontier:
             left = _left_frontier(self.profile.decode_full, requests, work.decode_context / requests)
             if left:
                 names.append(left)
-        tokens = requests + sum(new for new, _ in work.prefill)
-        if (
-            self.profile.moe
-            and "tokens" in self.profile.moe.ranges
-            and tokens > self.profile.moe.ranges["tokens"][1]
-        ):
-            names.append(
-                f"moe: {_up(tokens)} tokens a step: measured to {self.profile.moe.ranges['tokens'][1]:g}"
-            )
+        tokens = requests + sum([new for new, _ in work.prefill])
+        if tokens > self._moe_tokens:
+            names.append(f"moe: {_up(tokens)} tokens a step: measured to {self._moe_tokens:g}")
         ranges = self.profile.prefill_full.ranges
         if ranges and work.prefill:
             longest = max(new for new, _ in work.prefill)
@@ -217,14 +215,16 @@ def _up(number: float) -> str:
 
 
 def _left_frontier(term: DecodeTerm, requests: int, context: float) -> str | None:
-    if not term.frontier:
-        return None
     at = bisect_left(term.frontier, (requests, 0.0))
     if at < len(term.frontier) and context <= term.frontier[at][1]:
         return None
-    reach = term.frontier[min(at, len(term.frontier) - 1)]
+    return _beyond(_up(requests), _up(context), term.frontier[min(at, len(term.frontier) - 1)])
+
+
+@cache
+def _beyond(requests: str, context: str, reach: tuple[float, float]) -> str:
     return (
-        f"decode attention: {_up(requests)} requests at {_up(context)} context: "
+        f"decode attention: {requests} requests at {context} context: "
         f"measured to batch {reach[0]:g} at {_up(reach[1])}"
     )
 

@@ -232,11 +232,12 @@ class KvCache:
             self.pool.slide(row, length, self._window_floor(request))
 
     def slide_through(self, request: Request, rounds: int) -> None:
-        """What `slide` would free in the next `rounds` decode rounds, of which each knows one more token."""
+        """What `slide` would free in so many decode rounds from this one on, of which each knows one more token."""
         row, pool = request.row, self.pool
         assert row is not None
         floor = self._window_floor(request)
-        length, last = request.known, request.known + rounds - 1
+        # A first decode step frees nothing.
+        length, last = request.known - (1 if request.decode_steps else 0), request.known + rounds - 2
         while (length := max(length, row.slid + pool.window + SLIDE_INTERVAL)) <= last:
             before = row.slid
             pool.slide(row, length, floor)

@@ -49,8 +49,8 @@ class Node:
         self.gone = False  # it left the tree
         self.live = False  # does it hold window slots?
         self.window_locks = 0  # rows that hold on to them
-        self.newer: Node = self  # neighbours in the recency list of window slots; itself when not in it
-        self.older: Node = self
+        self.newer: Node  # neighbours in the recency list of window slots, while it is in it
+        self.older: Node
 
 
 class Lock(NamedTuple):
@@ -156,26 +156,30 @@ class RadixTree:
 
     def lock(self, node: Node) -> Lock:
         """Hold the path from `node` to the root."""
+        tokens = 0
         held: Node | None = node
         while held is not None:
             held.locks += 1
             if held.locks > 1:
                 break  # its ancestors are held already; the root always is
-            self.evictable -= held.tokens
-            self.protected += held.tokens
+            tokens += held.tokens
             held = held.parent
+        self.evictable -= tokens
+        self.protected += tokens
         return Lock(node)
 
     def unlock(self, lock: Lock) -> None:
         """Undo a lock."""
+        tokens = 0
         node: Node | None = lock.node
         while node is not None:
             node.locks -= 1
             if node.locks:
                 break
-            self.evictable += node.tokens
-            self.protected -= node.tokens
+            tokens += node.tokens
             node = node.parent
+        self.evictable += tokens
+        self.protected -= tokens
         self._offer(lock.node)
 
     def unlocked(self, node: Node) -> int:

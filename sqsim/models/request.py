@@ -40,8 +40,9 @@ class Request:
     publish_tokens: int | None = None  # first turn of a session: how much of the prompt the tree may keep
     trail: Trail | None = None  # where the tree last met this conversation; a short cut, kept up to date
 
+    n_in: int = 0  # tokens of the prompt; 0: they are counted
+
     # Progress.
-    n_in: int = field(init=False)
     n_out: int = field(default=0, init=False)
     cached_tokens: int = field(default=0, init=False)  # prefix of the first admission (rule 35)
     computed_tokens: int = field(default=0, init=False)  # sum of extends over all admissions
@@ -78,7 +79,7 @@ class Request:
     aborting: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.n_in, self.says = count(self.prompt), count(self.output)
+        self.n_in, self.says = self.n_in or count(self.prompt), count(self.output)
         assert self.n_in > 0, f"request {self.rid} has an empty prompt"
         assert self.says > 0, f"request {self.rid} has an empty output; a generation says at least one token"
         self.context = concat(self.prompt, self.output)

@@ -44,7 +44,7 @@ class Sessions:
         self._turns: dict[str, Request] = {}  # the unfinished turn of each session, waiting or running
         self._forks: dict[str, list[Request]] = {}  # the unfinished forks of each session, waiting or running
         self._closing: set[str] = set()  # closed while a turn was unfinished
-        self._closed: list[Session] = []  # closed while a fork was reading
+        self.closed: list[Session] = []  # closed while a fork was reading
         self._publish: dict[
             str, int | None
         ] = {}  # how much of the prompt a session may publish, from its first turn
@@ -166,8 +166,8 @@ class Sessions:
         assert session is not None
         session.forks.remove(request)
         request.lender = None
-        if not session.forks and session in self._closed:
-            self._closed.remove(session)
+        if not session.forks and session in self.closed:
+            self.closed.remove(session)
             self._free(session)
 
     def window_floor(self, name: str) -> int | None:
@@ -192,7 +192,7 @@ class Sessions:
             return
         self._wake(session)
         if session.forks:
-            self._closed.append(session)
+            self.closed.append(session)
         else:
             self._free(session)
 
@@ -243,7 +243,7 @@ class Sessions:
 
     def rows(self) -> list[Row]:
         """Every row a session holds."""
-        return [session.row for session in (*self._slots.values(), *self._closed)]
+        return [session.row for session in (*self._slots.values(), *self.closed)]
 
     def named_rows(self) -> dict[str, Row]:
         """The rows of the open sessions."""
@@ -251,7 +251,7 @@ class Sessions:
 
     def closed_tokens(self) -> int:
         """Slots of closed sessions that a fork still reads."""
-        return sum(self._pool.owned(session.row) for session in self._closed)
+        return sum(self._pool.owned(session.row) for session in self.closed)
 
     def check(self) -> None:
         """What must hold between any two events."""
@@ -266,7 +266,7 @@ class Sessions:
             )
         idle = sum(self._pool.owned(session.row) for session in self._idle.values())
         assert idle == self.idle_tokens, f"idle sessions own {idle} slots, counted {self.idle_tokens}"
-        assert all(session.forks for session in self._closed), "a closed session outlived its forks"
+        assert all(session.forks for session in self.closed), "a closed session outlived its forks"
 
     def _rest(self, session: Session) -> None:
         self._idle[session.name] = session

@@ -23,6 +23,7 @@ class WindowTree(RadixTree):
         self._window = window
         self._tail = -(-window // page) * page  # a window in whole pages
         self._ends = Node((), 0, None, 0)  # between the most recent (its `older`) and the oldest (its `newer`)
+        self._ends.newer = self._ends.older = self._ends
         self.window_evictable = 0
         self.window_protected = 0
         super().__init__(page)
@@ -184,7 +185,7 @@ class WindowTree(RadixTree):
 
     def _unlink(self, node: Node) -> None:
         node.newer.older, node.older.newer = node.older, node.newer
-        node.newer = node.older = node
+        del node.newer, node.older
 
     def _older_end(self, node: Node) -> Node:
         """The next newer node nobody holds, or the end."""

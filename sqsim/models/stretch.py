@@ -1,119 +1,119 @@
 """Many alike decode rounds at once (LAWS.md, law 7).
 
-Once a round has formed a decode batch, the next rounds form the same one, each row a token longer, until something
-happens: a result starts or ends a request, memory runs short, or the queue's head is admitted. `alike` says how many
-rounds are certain to be so, from counts alone; `stretch` takes them in one move. A bound that is too low is harmless:
-the rounds around an event are formed one by one, by batching.py. Arrivals and other things of the world outside are
-the caller's to see to.
+A decode round is followed by the same one, each row a token longer, until something happens: a result starts or ends a
+request, memory runs short, or the queue's head is admitted. How many rounds are certain to be alike follows from
+counts alone; they are taken in one move, as one batch of many steps. A bound that is too low is harmless: the rounds
+around an event are formed one by one, by batching.py. What comes from outside is bounded by the caller's `Horizon`.
 
 Whoever waits is either not looked at (rule 6), or, in a hybrid pool, tested in vain in every round. What that test
 compares is a quadratic in the number of rounds, with kinks where a request's open output falls below the clip and where
-the new-token ratio reaches its floor (rules 11, 12): `alike` solves the present piece for its first root. Beyond the
-floor the piece is a lower bound, beyond a clip it ends.
+the new-token ratio reaches its floor (rules 11, 12): the present piece is solved for its first root. Beyond the floor
+the piece is a lower bound, beyond a clip it ends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, sqrt
 from typing import NamedTuple
 
 from sqsim.models.admission import AdmissionTest
-from sqsim.models.batch import Batch
+from sqsim.models.batch import Batch, Stretch
 from sqsim.models.batching import Scheduler
-from sqsim.models.limits import CLIP_NEW_TOKENS
+from sqsim.models.limits import CLIP_NEW_TOKENS, SLIDE_INTERVAL, Limits
 
 _UNBOUNDED = 1 << 60
 _ROUNDING = 1e-9  # of tokens: far more than the floats of the test can be off, far less than a token
 
-
-class Growth(NamedTuple):
-    """What every step of a stretch adds to the step before, and which of them take pages."""
-
-    context: int  # tokens of KV that the step reads
-    window: int  # the same, each row cut to the model's window
-    crossings: dict[int, int]  # step from 1 -> rows that take a page in it, and again every `page` steps
+Horizon = Callable[[Stretch, int], int]
+"""How many steps of a stretch are formed before anything comes from outside; from 1 to the given number."""
 
 
 class StretchingScheduler(Scheduler):
-    """A scheduler that can take alike rounds together."""
+    """A scheduler that takes alike decode rounds together, within a horizon."""
 
-    def alike(self, pending: Batch, batch: Batch) -> int:
-        """How many rounds are certain to repeat `batch`, which was formed just now, while nothing comes from outside.
+    def __init__(self, limits: Limits, horizon: Horizon) -> None:
+        super().__init__(limits)
+        self._horizon = horizon
 
-        `pending` is the batch before, whose result is not in yet. The rounds take in the results of `pending`, `batch`
-        and so on, the last round that of the second batch before its own.
-        """
-        if batch.mode != "decode" or pending.mode != "decode" or self.chunked is not None or self._left:
-            return 0
-        requests, page = batch.decoding, self.limits.page_size
-        # Rows of `pending` alone: their result is dropped, or it is what ends them.
-        for request in pending.decoding:
-            if request.launched != batch.number and request.finish is None and not request.retracted:
-                return 0
-        rounds = min([request.quiet_until - request.n_out for request in requests])
-        if rounds <= 0:
-            return 0
-        pool = self.kv.pool
+    def _decode(self) -> Batch | None:
+        """As many decode rounds as are certain to be alike; where not even one is plain, as one by one."""
+        running, limits, pool = self.running, self.limits, self.kv.pool
+        rows, page = len(running), limits.page_size
+        # Up to here results neither end a request nor take it from the next batch (rule 22).
+        quiet = min([request.quiet_until - request.n_out for request in running])
         free = min(pool.free, pool.window_free) if pool.hybrid else pool.free
         # A row takes one slot a step, and with pages up to a page more; a step wants a free page a row (rule 31).
-        rounds = min(rounds, free // len(requests) - 2 * (page - 1))
-        if batch.decode_window:
-            reach = (self.limits.swa_window or 0) + 1
-            rounds = min([rounds, *(reach - length for length in batch.lengths if length < reach)])
-        if rounds > 0 and self.waiting:
-            rounds = min(rounds, self._in_vain())
-        return max(0, rounds)
-
-    def growth(self, batch: Batch) -> Growth:
-        """What a stretch of `batch` adds, step by step."""
-        rows, page = len(batch.decoding), self.limits.page_size
-        if page == 1:
-            crossings = {1: rows}
+        most = free // rows - 2 * (page - 1)
+        if quiet < 0 or most < 1 or self.kv.evictions or self.kv.released:
+            return super()._decode()
+        if quiet and most > 1 and self._undisturbed():
+            most = min(quiet + 1, most, self._in_vain() if self.waiting else most)
         else:
+            most = 1
+        stretch, most = self._measure(most)
+        return self._take(stretch, self._horizon(stretch, most) if most > 1 else 1)
+
+    def _undisturbed(self) -> bool:
+        """Whether the result of the batch before starts and ends nobody, and no prefill is under way."""
+        if self.chunked is not None or not self._unprocessed or not self.limits.overlap:
+            return False
+        pending = self._unprocessed[-1]
+        if pending.mode != "decode":
+            return False
+        if pending.decoding is self.running:
+            return True
+        # Rows of the batch before alone: their result is dropped, or it is what ends them.
+        alone = set(pending.decoding).difference(self.running)
+        return all(request.finish is not None or request.retracted for request in alone)
+
+    def _measure(self, most: int) -> tuple[Stretch, int]:
+        """What the steps read and take; and for how many of at most so many this holds."""
+        page, reach = self.limits.page_size, self.limits.swa_window
+        lengths = [request.row.length for request in self.running]  # type: ignore[union-attr]
+        rows, context = len(lengths), sum(lengths)
+        window = widening = 0
+        if reach is not None:
+            reach += 1
+            short = [length for length in lengths if length < reach]
+            widening = len(short)
+            window = reach * (rows - widening) + sum(short)
+            if short:
+                most = min(most, reach - max(short))
+        crossings = {1: rows}
+        if page > 1:
             crossings = {}
-            for length in batch.lengths:
+            for length in lengths:
                 first = 1 + -length % page
                 crossings[first] = crossings.get(first, 0) + 1
-        window = 0
-        if batch.decode_window:
-            reach = (self.limits.swa_window or 0) + 1
-            window = sum([length < reach for length in batch.lengths])
-        return Growth(rows, window, crossings)
+        return Stretch(rows, context, window, widening, page, crossings), most
 
-    def stretch(self, batch: Batch, rounds: int, growth: Growth) -> Batch:
-        """Take `rounds` rounds, 1 or more and at most as many as are `alike`, and their results.
-
-        `batch` becomes the last batch; the one before it is returned. Neither result is in yet.
-        """
-        requests, page = batch.decoding, self.limits.page_size
-        before = Batch("decode", batch.number + rounds - 1, requests, decoding=requests)
-        batch.number = self._launched = batch.number + rounds
-        batch.decode_context += rounds * growth.context
-        batch.decode_window += rounds * growth.window
-        batch.lengths = [length + rounds for length in batch.lengths]
-        hybrid = self.kv.pool.hybrid
-        for request in requests:
+    def _take(self, stretch: Stretch, steps: int) -> Batch:
+        """Form that many batches, and take in all their results but those of the last two."""
+        running, pool = self.running, self.kv.pool
+        before = None
+        if steps > 1:
+            before = Batch("decode", self._launched + steps - 1, running, decoding=running)
+            self._unprocessed = [before]
+        number = self._launched = self._launched + steps
+        batch = Batch("decode", number, running, decoding=running, steps=steps, before=before, stretch=stretch)
+        batch.decode_context = stretch.context + stretch.rows
+        batch.decode_window = stretch.window + stretch.widening
+        results, hybrid, reach = steps - 1, pool.hybrid, pool.window + SLIDE_INTERVAL
+        for request in running:
             row = request.row
             assert row is not None
-            if hybrid:
-                self.kv.slide_through(request, rounds)
-            row.length += rounds
-            request.n_out += rounds
-            request.decode_steps += rounds
-            request.launched = batch.number
-        pages = sum(
-            [
-                rows * ((rounds - first) // page + 1)
-                for first, rows in growth.crossings.items()
-                if first <= rounds
-            ]
-        )
-        self.kv.pool.take(pages * page)
-        self._ratio.decay(rounds)
-        if self.waiting and self._tries() and self._order.skip(self.waiting, rounds):
+            if hybrid and request.n_in + request.n_out + results > row.slid + reach:
+                self.kv.slide_through(request, steps)
+            row.length += steps
+            request.n_out += results
+            request.decode_steps += steps
+            request.launched = number
+        pool.take(stretch.slots(steps))
+        self._ratio.decay(steps)
+        if results and self.waiting and self._tries() and self._order.skip(self.waiting, results):
             self.kv.match(self.waiting[0])  # every pass ended with the head
-        self._unprocessed = [before, batch]
-        return before
+        return batch
 
     # Who waits.
 
@@ -124,27 +124,24 @@ class StretchingScheduler(Scheduler):
         return seats if pool.hybrid else not self.full
 
     def _in_vain(self) -> int:
-        """Rounds that are certain to admit nobody of those who wait."""
+        """Rounds, this one included, that are certain to admit nobody of those who wait."""
         if not self._tries():
             return _UNBOUNDED
-        done, pool = self.round, self.kv.pool
-        if not pool.hybrid or not pool.rows_free or self.limits.schedule_policy != "fcfs":
-            return 0
-        if done.evictions or done.released_sessions or done.retracted is not None or len(done.tests) != 1:
-            return 0  # what the pass found need not hold any more
-        test = done.tests[0]
+        tests, pool = self.round.tests, self.kv.pool
+        if not pool.hybrid or not pool.rows_free or self.limits.schedule_policy != "fcfs" or len(tests) != 1:
+            return 1
+        test = tests[0]
         if test.admitted or test.chunk or test.request is not self.waiting[0]:
-            return 0
-        return self._refusals(test)
+            return 1
+        return max(1, self._refusals(test))
 
     def _refusals(self, test: AdmissionTest) -> int:
-        """How many passes refuse this candidate for want of full-attention slots."""
+        """How many passes, this one included, refuse this candidate for want of full-attention slots."""
         clipped, clip_rounds, open_output = 0, _UNBOUNDED, 0
         for request in self.running:
             if request.ignore_eos:
                 return 0
-            # As the next round knows it: the result of the pending batch is in by then.
-            left = request.max_new_tokens - request.n_out - 1
+            left = request.max_new_tokens - request.n_out
             if left > CLIP_NEW_TOKENS:
                 clipped += 1
                 clip_rounds = min(clip_rounds, left - CLIP_NEW_TOKENS)
@@ -152,7 +149,7 @@ class StretchingScheduler(Scheduler):
                 open_output += left
         rows, page, kv, ratio = len(self.running), self.limits.page_size, self.kv, self._ratio
         step = ratio.step if ratio.value > ratio.floor else 0.0
-        # In pass j, counted from 0, it is short by (at least, once the ratio stands at its floor)
+        # In pass j, counted from 0 for this one, it is short by (at least, once the ratio stands at its floor)
         #     need - slots + rows * j + (promised - rows_falling * j) * (ratio - step * j)
         promised, rows_falling = open_output + clipped * CLIP_NEW_TOKENS, rows - clipped
         slots = kv.remaining() - test.locked + rows * (page - 1)  # with pages, rows may live on what they have

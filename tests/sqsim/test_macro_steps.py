@@ -136,15 +136,16 @@ def check_equal(at_once: RunRecord, step_by_step: RunRecord) -> None:
 
 
 class Watched(StretchingScheduler):
-    """Counts what was taken at once, and audits itself behind it (law 2)."""
+    """Counts the rounds that were taken together, and audits itself behind them (law 2)."""
 
     rounds = 0
 
-    def stretch(self, batch, rounds, growth):
-        before = super().stretch(batch, rounds, growth)
-        Watched.rounds += rounds
-        self.check()
-        return before
+    def next_batch(self):
+        batch = super().next_batch()
+        if batch is not None and batch.steps > 1:
+            Watched.rounds += batch.steps
+            self.check()
+        return batch
 
 
 def held_both_ways(tmp_path_factory, data, most) -> None:
@@ -154,7 +155,7 @@ def held_both_ways(tmp_path_factory, data, most) -> None:
     scenario = data.draw(scenarios(directory))
     found = arriving(found, data.draw(st.lists(st.integers(0, 200), min_size=1, max_size=5)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sqsim.simulate.StretchingScheduler", Watched)
+        patch.setattr("sqsim.des.engine.StretchingScheduler", Watched)
         check_equal(*both_ways(found, directory, scenario))
 
 
@@ -210,7 +211,7 @@ def test_ordinary_agents_on_an_h100(tmp_path):
             scenario = {"model": "gpt-oss-20b", "engine": engine, "policy": policy, "load": {"concurrency": 6}}
             Watched.rounds = 0
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("sqsim.simulate.StretchingScheduler", Watched)
+                patch.setattr("sqsim.des.engine.StretchingScheduler", Watched)
                 at_once, step_by_step = both_ways(found, tmp_path, scenario)
             check_close(at_once, step_by_step)
             if capacity == 400_000:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sqsim.des import engine as engine_module
 from sqsim.errors import ScenarioError
 from sqsim.metrics import metrics
+from sqsim.models.batching import Scheduler
 from sqsim.models.stretch import StretchingScheduler
 from sqsim.record import RunRecord, identity, write_record
 from sqsim.scenario import make_scenario
@@ -94,7 +95,7 @@ def scenarios(draw: st.DrawFn) -> dict:
     }
 
 
-class Watched(StretchingScheduler):
+class Watched:
     """A scheduler that audits itself after everything that happens to it (law 2, and law 3's progress)."""
 
     rounds = 0
@@ -102,14 +103,9 @@ class Watched(StretchingScheduler):
     def next_batch(self):
         batch = super().next_batch()
         self.check()
-        type(self).rounds += 1
-        assert type(self).rounds < 200_000, "no end in sight"
+        Watched.rounds += 1
+        assert Watched.rounds < 200_000, "no end in sight"
         return batch
-
-    def stretch(self, batch, rounds, growth):
-        before = super().stretch(batch, rounds, growth)
-        self.check()
-        return before
 
     def process_result(self, batch):
         result = super().process_result(batch)
@@ -120,6 +116,14 @@ class Watched(StretchingScheduler):
         freed = super().drop(session, spans)
         self.check()
         return freed
+
+
+class WatchedSteps(Watched, Scheduler):
+    pass
+
+
+class WatchedStretches(Watched, StretchingScheduler):
+    pass
 
 
 @settings(max_examples=120, deadline=None)
@@ -139,7 +143,8 @@ def audited_run(tmp_path_factory, found, scenario, *, step_by_step: bool) -> Non
     directory = tmp_path_factory.mktemp("run")
     Watched.rounds = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sqsim.simulate.StretchingScheduler", Watched)
+        patch.setattr("sqsim.des.engine.Scheduler", WatchedSteps)
+        patch.setattr("sqsim.des.engine.StretchingScheduler", WatchedStretches)
         record = run(found, directory, step_by_step=step_by_step, **scenario)
     check_laws(record, found, scenario)
 

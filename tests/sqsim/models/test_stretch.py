@@ -9,60 +9,46 @@ from hypothesis import strategies as st
 from serving import Server
 from test_batching import Agent
 
-from sqsim.models.batching import Limits
+from sqsim.models.batching import Batch, Limits, Scheduler
 from sqsim.models.stretch import StretchingScheduler
 
 
-def state(scheduler: StretchingScheduler) -> dict:
+def state(scheduler: Scheduler) -> dict:
     """Everything that later rounds can depend on, and what requests have to show."""
-    last = scheduler._unprocessed
-    tree = copy.deepcopy(scheduler.kv.tree)
-    live = [(node.key, node.tokens) for node in tree.live_nodes()] if scheduler.kv.pool.hybrid else []
+    kv, tree = scheduler.kv, copy.deepcopy(scheduler.kv.tree)
+    live = [(node.key, node.tokens) for node in tree.live_nodes()] if kv.pool.hybrid else []
     evicted = []
     while (node := tree.evict()) is not None:
         evicted.append(node.key)
     return {
         "requests": [
-            (r.rid, r.n_out, r.decode_steps, r.launched, r.prefix, r.branch, r.row and vars_of(r.row))
+            (r.rid, r.n_out, r.decode_steps, r.launched, r.prefix, r.branch, r.row.length, r.row.slid)
             for r in scheduler._in_flight()
         ],
         "waiting": [(r.rid, r.prefix, r.n_out) for r in scheduler.waiting],
         "running": [r.rid for r in scheduler.running],
-        "batches": [(b.number, b.rows(), b.decode_context, b.decode_window) for b in last[-1:]],
-        "unprocessed": [(b.number, [r.rid for r in b.requests]) for b in last],
-        "pool": (scheduler.kv.pool.free, scheduler.kv.pool.window_free, scheduler.kv.pool.rows_free),
+        "unprocessed": [(b.number, [r.rid for r in b.requests]) for b in scheduler._unprocessed],
+        "pool": (kv.pool.free, kv.pool.window_free, kv.pool.rows_free),
         "usage": scheduler.usage(),
         "flags": (scheduler.full, scheduler.chunked, scheduler._left, scheduler.refresh_calls, scheduler.ratio),
         "tree": (tree.protected, evicted, live),
     }
 
 
-def vars_of(row) -> tuple:
-    return row.length, row.shared, row.slid
-
-
 class TwinServer(Server):
-    """Takes what is alike both ways, and compares."""
+    """Takes alike rounds together, and on a copy one by one; compares what both leave."""
 
-    stretched = 0
+    taken = 0
 
     def round(self) -> bool:
         scheduler, done = self.scheduler, self._pending
+        copied, pending = copy.deepcopy((scheduler, done))
         batch = scheduler.next_batch()
-        if done is not None and batch is not None and (rounds := scheduler.alike(done, batch)):
-            rounds = min(rounds, 900)
-            one_by_one, *pending = copy.deepcopy((scheduler, done, batch))
-            for _ in range(rounds):
-                result = one_by_one.process_result(pending.pop(0))
-                assert result == ([], []), "a result of a stretch starts and ends nobody"
-                pending.append(one_by_one.next_batch())
-                assert pending[-1].mode == "decode"
-                assert not pending[-1].reclaimed + pending[-1].released_sessions + len(pending[-1].retracted)
-            growth = scheduler.growth(batch)
-            done = scheduler.stretch(batch, rounds, growth)
-            scheduler.check()
-            assert state(scheduler) == state(one_by_one)
-            self.stretched += rounds
+        scheduler.check()
+        if batch is not None and batch.stretch is not None:
+            self._compare(copied, pending, batch)
+            self.taken += batch.steps
+            done = done if batch.before is None else batch.before
         self._pending = batch
         if done is not None:
             self.ended += scheduler.process_result(done).finished
@@ -70,6 +56,22 @@ class TwinServer(Server):
         self.ended += scheduler.ended
         scheduler.ended.clear()
         return batch is not None or done is not None
+
+    def _compare(self, copied: Scheduler, pending: Batch | None, batch: Batch) -> None:
+        copied.__class__ = Scheduler
+        formed = [] if pending is None else [pending]
+        for step in range(batch.steps):
+            if step:
+                result = copied.process_result(formed.pop(0))
+                assert result == ([], []), "the results within a stretch start and end nobody"
+            single = copied.next_batch()
+            formed.append(single)
+            assert single.mode == "decode"
+            assert not single.reclaimed + single.released_sessions + len(single.retracted)
+            stretch = batch.stretch
+            assert single.decode_context == stretch.context + (step + 1) * stretch.rows
+            assert single.decode_window == stretch.window + (step + 1) * stretch.widening
+        assert state(self.scheduler) == state(copied)
 
 
 @st.composite
@@ -101,7 +103,7 @@ class LongWinded(Agent):
 
 
 def converse(bounds: Limits, data) -> TwinServer:
-    server = TwinServer(StretchingScheduler(bounds))
+    server = TwinServer(StretchingScheduler(bounds, lambda stretch, most: min(most, 900)))
     agents = [LongWinded(server, f"s{i}", data.draw) for i in range(data.draw(st.integers(1, 9)))]
     idle = 0
     for _ in range(20_000):
