@@ -141,7 +141,7 @@ _FILES = ("run.json", "timing.json", *(f"{name}.parquet" for name in TABLES))
 
 
 class Rows:
-    """A table under construction. `append` takes exactly the schema's columns; every value is kept or refused."""
+    """A table under construction. A row has exactly the schema's columns; every value is kept or refused."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -159,6 +159,10 @@ class Rows:
         else:
             missing, unknown = sorted(set(names) - columns.keys()), sorted(columns.keys() - set(names))
             raise TypeError(f"a row has the columns {', '.join(names)}: missing {missing}, unknown {unknown}")
+        self.add(row)
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        """Add one row, its values in the schema's order."""
         self._pending.append(row)
         if len(self._pending) == _BATCH_ROWS:
             self._pack()

@@ -14,6 +14,7 @@ import simpy
 
 from sqsim import __version__
 from sqsim.agents import Agents
+from sqsim.des.clock import Clock
 from sqsim.des.engine import Engine
 from sqsim.des.load import start_load
 from sqsim.des.step_log import StepLog
@@ -122,7 +123,7 @@ class _Setup:
 
     def run(self, progress: Progress | None, *, step_by_step: bool) -> tuple[Tables, StepLog]:
         scenario, engine_keys, agents = self.scenario, self.scenario.engine, self.agents
-        env = simpy.Environment()
+        clock = Clock()
         log = StepLog(self.cost, hybrid=self.hybrid)
         sessions = engine_keys.cache == "session"
         limits = Limits(
@@ -136,16 +137,16 @@ class _Setup:
             context_length=self.context_length,
             release_idle_sessions=sessions,
         )
-        engine = Engine(env, limits, self.cost, log, step_by_step=step_by_step)
+        engine = Engine(clock, limits, self.cost, log, step_by_step=step_by_step)
         delays = self.profile.client
-        served = engine if delays is None else Wire(env, engine, delays)
+        served = engine if delays is None else Wire(clock, engine, delays)
         tables, segments, client = Tables(), Segments(), agents.client()
         numbers = iter(range(10**12))
-        ended = 0
+        ended, end_s = 0, 0.0
 
         def build(instance: Instance, parent: str | None) -> AgentTask:
             agent = AgentTask(
-                env,
+                clock,
                 served,
                 tables,
                 client,
@@ -163,21 +164,20 @@ class _Setup:
             return agent
 
         def start(root: Instance) -> simpy.Process:
-            process = env.process(build(root, None).process())
+            process = clock.process(build(root, None).process())
             assert process.callbacks is not None
             process.callbacks.append(count_end)
             return process
 
         def count_end(_: simpy.Event) -> None:
-            nonlocal ended
-            ended += 1
+            nonlocal ended, end_s
+            ended, end_s = ended + 1, clock.now
             if progress is not None:
                 progress(ended, len(agents.roots))
 
-        env.process(engine.process())
-        env.run(env.all_of(start_load(env, scenario.load, agents.roots, start, scenario.seed)))
-        end_s = env.now
-        env.run()  # what cancelled requests still cost; no task is left to take notice
+        start_load(clock, scenario.load, agents.roots, start, scenario.seed)
+        clock.run_with(engine)  # past the last task's end: what cancelled requests still cost
+        assert ended == len(agents.roots), "law 1: every task ends"
         log.finish(end_s)
         return tables, log
 

@@ -125,24 +125,23 @@ class Context:
     def extend(self, index: int, turn: Turn, *, reasoning_kept: bool) -> None:
         """Main step `index` ended and its tools returned: append output, template and responses."""
         reasoning, text, *calls = self._planned
-        self._append(reasoning, None, stripped=not reasoning_kept)
-        self._append(text, None)
-        for tokens, call in zip(calls, turn.calls, strict=True):
-            self._append(tokens, call.cursor)
-        self._append(whole(self._segments.fresh(turn.template_token_ids), turn.template_tokens), None)
+        fresh = self._segments.fresh
+        added: list[tuple[Tokens, int | None]] = [(reasoning, None), (text, None)]
+        added += [(tokens, call.cursor) for tokens, call in zip(calls, turn.calls, strict=True)]
+        added.append((whole(fresh(turn.template_token_ids), turn.template_tokens), None))
+        added += [
+            (whole(fresh(call.response_token_ids), call.response_tokens), call.cursor) for call in turn.calls
+        ]
+        stripped = not reasoning_kept and bool(reasoning)
+        self._strips = self._strips or stripped
+        self._pieces += [_Piece(run, None, stripped) for run in reasoning]
+        self._pieces += [_Piece(run, cursor, False) for tokens, cursor in added[1:] for run in tokens]
+        self.tokens += sum([count(tokens) for tokens, _ in added])
+        if self._prompt is not None:
+            self._prompt = concat(self._prompt, *[tokens for tokens, _ in added])
         for call in turn.calls:
-            self._append(
-                whole(self._segments.fresh(call.response_token_ids), call.response_tokens), call.cursor
-            )
             if call.cursor is not None:
                 self._open[call.cursor] = Cursor(call.cursor, index, call.call_tokens + call.response_tokens)
-
-    def _append(self, tokens: Tokens, cursor: int | None, *, stripped: bool = False) -> None:
-        if tokens:
-            self._pieces += [_Piece(run, cursor, stripped) for run in tokens]
-            self._strips = self._strips or stripped
-            self._prompt = None if self._prompt is None else concat(self._prompt, tokens)
-            self.tokens += count(tokens)
 
     def strip(self) -> bool:
         """Leave out stripped reasoning, as the chat template does; True when that rewrote the history."""

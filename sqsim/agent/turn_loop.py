@@ -158,6 +158,11 @@ class TurnLoop:
         """The task begins: boundary 0."""
         return self._boundary() if self.task.steps else [self._finish("completed")]
 
+    @property
+    def awaits_prefill(self) -> bool:
+        """Whether an aux thread starts with the first token of the current main step."""
+        return self._due is not None
+
     def main_prefilled(self) -> list[Action]:
         """The first token of the current main step is out: an aux thread due at this boundary starts."""
         due, self._due = self._due, None

@@ -5,8 +5,7 @@ then waits for batch k-1 and processes its result (RULES.md, rules 1 and 2): so 
 batch k runs. Without it a batch's result is processed before the next is formed (rule 44).
 
 One rule for ties: the end of a batch, and the round behind it, see everything that happened at their own instant or
-before. Both are events of the lowest priority, so all other events of that instant, and what they cause at once, come
-first.
+before (clock.py).
 
 Between two events of the world outside, rounds that are certain to be alike are taken in one move (stretch.py), their
 times in closed form (ramp.py): the same state, times and rows as one by one, which is what `step_by_step` does.
@@ -14,12 +13,13 @@ times in closed form (ramp.py): the same state, times and rows as one by one, wh
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import simpy
-from simpy.events import EventPriority
 
+from sqsim.des.clock import Clock
 from sqsim.des.step_log import StepLog
 from sqsim.errors import RunError
 from sqsim.models.batch import Batch, Stretch
@@ -29,9 +29,6 @@ from sqsim.models.ramp import Ramp
 from sqsim.models.request import Request
 from sqsim.models.stretch import StretchingScheduler
 
-_LAST = EventPriority(2)
-"""Behind simpy's URGENT (0) and NORMAL (1)."""
-
 NEVER_FITS = "kv_capacity"
 """The failure of a request that the pool can never hold."""
 
@@ -40,65 +37,76 @@ LATEST_S = 1e10
 """Three centuries: from here on a float64 second is coarser than a thousandth of a decode step."""
 
 
-class _Last(simpy.Event):
-    """An event of an instant, now or so many seconds ahead, behind all others of that instant."""
-
-    def __init__(self, env: simpy.Environment, delay_s: float = 0.0) -> None:
-        super().__init__(env)
-        self._ok, self._value = True, None
-        env.schedule(self, _LAST, delay_s)
-
-
 _Launched = tuple[Batch, float]
 """A batch, and the second at which its forward step ends."""
 
 
 @dataclass(slots=True, eq=False)
 class Submission:
-    """A request at the engine, and when it got where. `done` carries None, or the name of the failure."""
+    """A request at the engine, and when it got where. `done` carries None, or the name of the failure.
+
+    `first_token`, for who waits for it, comes with the first token, or with the end where there is none.
+    """
 
     request: Request
     submit_s: float
-    first_token: simpy.Event
     done: simpy.Event
+    first_token: simpy.Event | None = None
     admit_s: float | None = None
     first_token_s: float | None = None
     end_s: float | None = None
+
+    def start(self, now_s: float) -> None:
+        """The first token is out."""
+        self.first_token_s = now_s
+        if self.first_token is not None:
+            self.first_token.succeed()
+
+    def end(self, now_s: float, failure: str | None) -> None:
+        """It is over."""
+        self.end_s = now_s
+        if self.first_token is not None and self.first_token_s is None:
+            self.first_token.succeed()
+        self.done.succeed(failure)
 
 
 class Engine:
     """Takes requests, runs them through scheduler and cost model, and tells their fate.
 
-    `process` is the SimPy process; start it once. Everything else may be called at any instant.
+    The clock calls `act`, last at an instant. Everything else may be called at any instant.
     """
 
     def __init__(
         self,
-        env: simpy.Environment,
+        clock: Clock,
         limits: Limits,
         cost: CostModel,
         log: StepLog,
         *,
         step_by_step: bool = False,
     ) -> None:
-        self._env = env
+        self.due_s = 0.0
+        self._clock = clock
         self._scheduler = (
             Scheduler(limits) if step_by_step else StretchingScheduler(limits, self._steps_before_next)
         )
         self._cost = cost
         self._log = log
         self._live: dict[Request, Submission] = {}
-        self._wake: simpy.Event | None = None
+        self._pending: _Launched | None = None  # the batch that ends next
+        self._launched: _Launched | None = None  # the one behind it
+        self._ends = False  # is the end of `_pending` what is due?
+        self._sleeps = False
+        self._blocked = False  # did the last round find work that cannot go on?
         self._gpu_free_s = 0.0
         self._hopeless: Request | None = None  # being aborted because nothing can ever make room for it
 
-    def submit(self, request: Request) -> Submission:
+    def submit(self, request: Request, *, tell_first_token: bool = False) -> Submission:
         """Queue a request. What can never fit fails at once, by name, and is never queued."""
-        env = self._env
-        submission = Submission(request, env.now, env.event(), env.event())
+        clock = self._clock
+        submission = Submission(request, clock.now, clock.event(), clock.event() if tell_first_token else None)
         if request.says > self._scheduler.limits.room(request.n_in):
-            submission.end_s = env.now
-            submission.done.succeed(NEVER_FITS)
+            submission.end(clock.now, NEVER_FITS)
             return submission
         self._live[request] = submission
         self._scheduler.submit(request)
@@ -115,66 +123,65 @@ class Engine:
     def drop(self, session: str, spans: Sequence[tuple[int, int]]) -> int:
         """Clear spans of an idle session in place; tokens freed."""
         freed = self._scheduler.drop(session, spans)
-        self._log.idle_changed(self._env.now, self._scheduler.usage())
+        self._log.idle_changed(self._clock.now, self._scheduler.usage())
         self._notify()
         return freed
 
     def close_session(self, session: str) -> None:
         """Free what a session holds; while a turn or a fork of it is unfinished, at their end."""
         self._scheduler.close_session(session)
-        self._log.idle_changed(self._env.now, self._scheduler.usage())
+        self._log.idle_changed(self._clock.now, self._scheduler.usage())
         self._notify()
 
     def has_session(self, session: str) -> bool:
         """Whether a session holds KV now."""
         return self._scheduler.has_session(session)
 
-    def process(self) -> Generator[simpy.Event, None, None]:
-        """Run rounds while there is work, sleep while there is none."""
-        env, scheduler = self._env, self._scheduler
-        pending: _Launched | None = None
-        blocked = False
-        while True:
-            if env.peek() <= env.now:
-                yield _Last(env)  # something else is due at this instant, and comes first
-            batch = scheduler.next_batch()
-            self._end_elsewhere()
-            launched = None
-            if batch is not None:
-                if batch.before is not None:
-                    pending, launched = self._launch_many(batch, batch.before)
-                else:
-                    launched = self._launch(batch)
-            if launched is not None and not scheduler.limits.overlap:
-                pending, launched = launched, None
-            if pending is not None:
-                done, end_s = pending
-                if end_s > env.now:
-                    yield _Last(env, end_s - env.now)
-                self._collect(done)
-                pending = launched
-            elif launched is not None:
-                pending = launched
-            elif not scheduler.waiting and scheduler.chunked is None:
-                scheduler.became_idle()
-                yield from self._sleep()
-            elif not blocked:
-                blocked = True  # an abort may have freed memory in this very round: try once more
-                continue
-            elif not self._fail_blocked():
-                yield from self._sleep()
-            blocked = False
+    def act(self) -> None:
+        """End a batch that is due, then, behind whatever that causes at this instant, form the next one."""
+        if self._ends:
+            assert self._pending is not None
+            self._collect(self._pending[0])
+            self._pending, self._launched, self._ends = self._launched, None, False
+            if self._clock.peek() <= self._clock.now:
+                return
+        self._round()
 
-    def _sleep(self) -> Generator[simpy.Event, None, None]:
-        self._log.idle_from(self._env.now, self._scheduler.usage(), self._scheduler.ratio)
-        self._wake = self._env.event()
-        yield self._wake
-        self._wake = None
-        self._log.idle_until(self._env.now)
+    def _round(self) -> None:
+        """One iteration of SGLang's loop, up to the end of a batch that it waits for."""
+        clock, scheduler = self._clock, self._scheduler
+        if self._sleeps:
+            self._sleeps = False
+            self._log.idle_until(clock.now)
+        batch = scheduler.next_batch()
+        self._end_elsewhere()
+        blocked, self._blocked = self._blocked, False
+        if batch is not None:
+            if batch.before is not None:
+                self._pending, self._launched = self._launch_many(batch, batch.before)
+            elif self._pending is None:
+                self._pending = self._launch(batch)
+                if scheduler.limits.overlap:
+                    return  # the next one is formed while it runs
+            else:
+                self._launched = self._launch(batch)
+        if self._pending is not None:
+            self._ends, self.due_s = True, max(clock.now, self._pending[1])
+        elif not scheduler.waiting and scheduler.chunked is None:
+            scheduler.became_idle()
+            self._sleep()
+        elif not blocked:
+            self._blocked = True  # an abort may have freed memory in this very round: try once more
+        elif not self._fail_blocked():
+            self._sleep()
+
+    def _sleep(self) -> None:
+        self._log.idle_from(self._clock.now, self._scheduler.usage(), self._scheduler.ratio)
+        self._sleeps, self.due_s = True, inf
 
     def _notify(self) -> None:
-        if self._wake is not None and not self._wake.triggered:
-            self._wake.succeed()
+        if self._sleeps:
+            self.due_s = self._clock.now
 
     def _launch(self, batch: Batch) -> _Launched:
         """Time the batch's forward step, and note it."""
@@ -203,7 +210,7 @@ class Engine:
         return (before, start_s + ramp.total_s(steps - 1)), (batch, end_s)
 
     def _start_s(self) -> float:
-        start_s = max(self._env.now, self._gpu_free_s)
+        start_s = max(self._clock.now, self._gpu_free_s)
         if not start_s < LATEST_S:
             raise RunError(
                 f"the simulated clock stands at {start_s:.3g} s, and beyond {LATEST_S:.0e} s it cannot tell steps apart; "
@@ -220,7 +227,7 @@ class Engine:
 
     def _steps_before_next(self, stretch: Stretch, most: int) -> int:
         """How many of a stretch's rounds come before the next event: the first is now, the others are at ends of steps."""
-        due_s, free_s = min(self._env.peek(), LATEST_S), self._gpu_free_s
+        due_s, free_s = min(self._clock.peek(), LATEST_S), self._gpu_free_s
         if free_s >= due_s:
             return 1
         return 2 + self._ramp(stretch).steps_before(free_s, due_s, most - 2)
@@ -231,26 +238,24 @@ class Engine:
         for request in started:
             submission = self._live[request]
             if submission.first_token_s is None:
-                submission.first_token_s = self._env.now
-                submission.first_token.succeed()
+                submission.start(self._clock.now)
         for request in finished:
             self._end(self._live[request])
 
     def _end(self, submission: Submission) -> None:
         request = submission.request
         del self._live[request]
-        submission.end_s = self._env.now
+        failure: str | None = None if request.finish in {"stop", "length"} else request.finish
         if request is self._hopeless:
-            self._hopeless = None
-            submission.done.succeed(NEVER_FITS)
-        else:
-            submission.done.succeed(None if request.finish in {"stop", "length"} else request.finish)
+            self._hopeless, failure = None, NEVER_FITS
+        submission.end(self._clock.now, failure)
 
     def _end_elsewhere(self) -> None:
         """Requests that ended in no result: aborted in the queue, or out of memory when alone."""
-        ended, self._scheduler.ended = self._scheduler.ended, []
-        for request in ended:
-            self._end(self._live[request])
+        if self._scheduler.ended:
+            ended, self._scheduler.ended = self._scheduler.ended, []
+            for request in ended:
+                self._end(self._live[request])
 
     def _fail_blocked(self) -> bool:
         """Nothing runs, and the half-prefilled request or the queue's head cannot go on: fail it, unless others can help."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from operator import itemgetter
 
 import simpy
 
+from sqsim.des.clock import Clock
 from sqsim.scenario_parts import ClosedLoad, Load
 from sqsim.workload import Instance, arrival_times
 
@@ -13,15 +15,15 @@ Events = Generator[simpy.Event, object, None]
 Start = Callable[[Instance], simpy.Process]
 
 
-def start_load(
-    env: simpy.Environment, load: Load, roots: Sequence[Instance], start: Start, seed: int
-) -> list[simpy.Process]:
-    """Set off the tasks as the scenario's load says; all have ended when the returned processes have."""
+def start_load(clock: Clock, load: Load, roots: Sequence[Instance], start: Start, seed: int) -> None:
+    """Set off the tasks as the scenario's load says."""
     if isinstance(load, ClosedLoad):
         queue = iter(roots)
-        return [env.process(_worker(queue, start)) for _ in range(min(load.concurrency, len(roots)))]
-    times = arrival_times(load, roots, seed)
-    return [env.process(_arrival(env, at, root, start)) for at, root in zip(times, roots, strict=True)]
+        for _ in range(min(load.concurrency, len(roots))):
+            clock.process(_worker(queue, start))
+    else:
+        arrivals = zip(arrival_times(load, roots, seed), roots, strict=True)
+        clock.process(_arrivals(clock, sorted(arrivals, key=itemgetter(0)), start))
 
 
 def _worker(queue: Iterator[Instance], start: Start) -> Events:
@@ -30,6 +32,8 @@ def _worker(queue: Iterator[Instance], start: Start) -> Events:
         yield start(root)
 
 
-def _arrival(env: simpy.Environment, at_s: float, root: Instance, start: Start) -> Events:
-    yield env.timeout(at_s)
-    yield start(root)
+def _arrivals(clock: Clock, arrivals: Iterable[tuple[float, Instance]], start: Start) -> Events:
+    """Each task at its time, earliest first."""
+    for at_s, root in arrivals:
+        yield clock.at(at_s)
+        start(root)

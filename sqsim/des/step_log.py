@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from sqsim.models.batch import Batch, Stretch, Usage
 from sqsim.models.batching import Scheduler
 from sqsim.models.cost import CostModel, StepWork
@@ -13,27 +11,45 @@ from sqsim.record import ENGINE, Rows
 _MODES = {"extend": "prefill", "mixed": "mixed", "decode": "decode"}
 
 
-@dataclass(slots=True)
 class _Interval:
-    """Decode steps that follow one another with the same requests and the same queue."""
+    """Decode steps that follow one another with the same requests and the same queue, or one step alone."""
 
-    t0_s: float
-    t1_s: float
-    steps: int
-    requests: int
-    new_tokens: int
-    context_tokens: int
-    running: int
-    waiting: int
-    usage: Usage
-    used_token_s: float
-    ratio: float
-    ranges: tuple[str, ...] = ()
+    __slots__ = (
+        *("context_tokens", "new_tokens", "ranges", "ratio", "requests", "running", "steps"),
+        *("t0_s", "t1_s", "usage", "used_token_s", "waiting"),
+    )
 
+    def __init__(
+        self, t0_s: float, requests: int, running: int, waiting: int, ranges: tuple[str, ...] = ()
+    ) -> None:
+        self.t0_s = self.t1_s = t0_s
+        self.requests, self.running, self.waiting = requests, running, waiting
+        self.ranges = ranges
+        self.steps = self.new_tokens = self.context_tokens = 0
+        self.used_token_s = 0.0
+        self.usage: Usage
+        self.ratio: float
 
-def used(usage: Usage) -> int:
-    """Slots that are neither free nor evictable."""
-    return usage.running + usage.idle_sessions + usage.aux
+    def continues(self, t0_s: float, requests: int, running: int, waiting: int) -> bool:
+        """Whether a plain decode step that begins now belongs to it."""
+        return (
+            self.t1_s == t0_s
+            and self.requests == requests
+            and self.waiting == waiting
+            and self.running == running
+        )
+
+    def add(
+        self, t1_s: float, steps: int, new: int, context: int, usage: Usage, used_token_s: float, ratio: float
+    ) -> None:
+        """Steps up to `t1_s`; `usage` and `ratio` as the last of them leaves them."""
+        self.t1_s = t1_s
+        self.steps += steps
+        self.new_tokens += new
+        self.context_tokens += context
+        self.usage = usage
+        self.used_token_s += used_token_s
+        self.ratio = ratio
 
 
 class StepLog:
@@ -50,75 +66,45 @@ class StepLog:
 
     def step(self, t0_s: float, t1_s: float, batch: Batch, work: StepWork, scheduler: Scheduler) -> None:
         """One forward step, from the start of its forward pass to the end."""
-        usage, waiting, running = scheduler.usage(), len(scheduler.waiting), len(scheduler.running)
-        plain = batch.mode == "decode" and not (batch.reclaimed or batch.retracted or batch.released_sessions)
-        size, held = len(batch.requests), self._open
-        if held is not None:
-            if (
-                plain
-                and held.t1_s == t0_s
-                and held.requests == size
-                and held.waiting == waiting
-                and held.running == running
-            ):
-                held.t1_s = t1_s
-                held.steps += 1
-                held.new_tokens += size
-                held.context_tokens += work.decode_context
-                held.usage = usage
-                held.used_token_s += used(usage) * (t1_s - t0_s)
-                held.ratio = scheduler.ratio
-                return
-            self._close()
-        # Looked up once an interval: alike steps leave a range together, but for the few in which a context grows out of it.
-        ranges = self._cost.out_of_range(work)
-        context = work.decode_context + sum(extend + prefix for extend, prefix in work.prefill)
-        tokens = work.decode_requests + sum(extend for extend, _ in work.prefill)
-        interval = _Interval(
-            t0_s,
-            t1_s,
-            1,
-            size,
-            tokens,
-            context,
-            running,
-            waiting,
-            usage,
-            used(usage) * (t1_s - t0_s),
-            scheduler.ratio,
-            ranges,
-        )
-        if plain:
-            self._open = interval
-        else:
-            self._write(
-                _MODES[batch.mode], interval, len(batch.retracted), batch.reclaimed, batch.released_sessions
-            )
+        usage, ratio = scheduler.usage(), scheduler.ratio
+        used_token_s = usage.used * (t1_s - t0_s)
+        if batch.mode == "decode" and not (batch.reclaimed or batch.retracted or batch.released_sessions):
+            interval = self._interval(t0_s, work, scheduler)
+            context = work.decode_context
+            interval.add(t1_s, 1, work.decode_requests, context, usage, used_token_s, ratio)
+            return
+        self._close()
+        new, context = work.decode_requests, work.decode_context
+        for extend, prefix in work.prefill:
+            new += extend
+            context += extend + prefix
+        rows, running, waiting = len(batch.requests), len(scheduler.running), len(scheduler.waiting)
+        alone = _Interval(t0_s, rows, running, waiting, self._cost.out_of_range(work))
+        alone.add(t1_s, 1, new, context, usage, used_token_s, ratio)
+        self._write(_MODES[batch.mode], alone, len(batch.retracted), batch.reclaimed, batch.released_sessions)
 
     def steps(
         self, t0_s: float, t1_s: float, batch: Batch, stretch: Stretch, ramp: Ramp, scheduler: Scheduler
     ) -> None:
         """The alike decode steps that one batch stands for, from the start of the first to the end of the last."""
-        steps, size = batch.steps, stretch.rows
-        usage, waiting, running = scheduler.usage(), len(scheduler.waiting), len(scheduler.running)
+        steps, rows, usage = batch.steps, stretch.rows, scheduler.usage()
+        first = StepWork((), rows, batch.decode_context, batch.decode_window)
+        before = usage.used - stretch.slots(steps)
+        used_token_s = ramp.held_token_s(steps, before, stretch.page, stretch.crossings)
+        context = steps * stretch.context + steps * (steps + 1) // 2 * rows
+        interval = self._interval(t0_s, first, scheduler)
+        interval.add(t1_s, steps, steps * rows, context, usage, used_token_s, scheduler.ratio)
+
+    def _interval(self, t0_s: float, work: StepWork, scheduler: Scheduler) -> _Interval:
+        """The interval that a plain decode step belongs to: the open one, or a new one."""
+        rows, running, waiting = work.decode_requests, len(scheduler.running), len(scheduler.waiting)
         held = self._open
-        if held is None or not (
-            held.t1_s == t0_s and held.requests == size and held.waiting == waiting and held.running == running
-        ):
+        if held is None or not held.continues(t0_s, rows, running, waiting):
             self._close()
-            first = StepWork([], size, stretch.context + size, stretch.window + stretch.widening)
-            ranges = self._cost.out_of_range(first)
-            held = self._open = _Interval(
-                t0_s, t0_s, 0, size, 0, 0, running, waiting, usage, 0.0, scheduler.ratio, ranges
-            )
-        held.t1_s = t1_s
-        held.steps += steps
-        held.new_tokens += steps * size
-        held.context_tokens += steps * stretch.context + steps * (steps + 1) // 2 * size
-        held.usage = usage
-        before = used(usage) - stretch.slots(steps)
-        held.used_token_s += ramp.held_token_s(steps, before, stretch.page, stretch.crossings)
-        held.ratio = scheduler.ratio
+            # Looked up once an interval: alike steps leave a range together, but for the few in which a context grows
+            # out of it.
+            held = self._open = _Interval(t0_s, rows, running, waiting, self._cost.out_of_range(work))
+        return held
 
     def idle_from(self, now_s: float, usage: Usage, ratio: float) -> None:
         """The engine has nothing to run from here on."""
@@ -138,8 +124,9 @@ class StepLog:
             t0_s, usage, ratio = self._idle
             self._idle = None
             if now_s > t0_s:
-                held = used(usage) * (now_s - t0_s)
-                self._write("idle", _Interval(t0_s, now_s, 0, 0, 0, 0, 0, 0, usage, held, ratio), 0, 0, 0)
+                idle = _Interval(t0_s, 0, 0, 0)
+                idle.add(now_s, 0, 0, 0, usage, usage.used * (now_s - t0_s), ratio)
+                self._write("idle", idle, 0, 0, 0)
 
     def finish(self, now_s: float) -> None:
         """The run is over."""
@@ -152,28 +139,14 @@ class StepLog:
             self._write("decode", interval, 0, 0, 0)
 
     def _write(self, mode: str, row: _Interval, retracted: int, reclaimed: int, released: int) -> None:
-        usage = row.usage
+        *held, swa_used = row.usage
         for name in row.ranges:
             self.out_of_range[name] = self.out_of_range.get(name, 0) + row.steps
-        self.rows.append(
-            t0_s=row.t0_s,
-            t1_s=row.t1_s,
-            mode=mode,
-            steps=row.steps,
-            requests=row.requests,
-            new_tokens=row.new_tokens,
-            context_tokens=row.context_tokens,
-            running=row.running,
-            waiting=row.waiting,
-            kv_running=usage.running,
-            kv_idle_sessions=usage.idle_sessions,
-            kv_aux=usage.aux,
-            kv_tree_evictable=usage.tree_evictable,
-            kv_free=usage.free,
-            kv_used_mean=row.used_token_s / (row.t1_s - row.t0_s),
-            swa_used=usage.swa_used if self._hybrid else None,
-            retracted=retracted,
-            reclaimed_tokens=reclaimed,
-            released_sessions=released,
-            new_token_ratio=row.ratio,
+        # In the order of record.ENGINE.
+        self.rows.add(
+            (
+                *(row.t0_s, row.t1_s, mode, row.steps, row.requests, row.new_tokens, row.context_tokens),
+                *(row.running, row.waiting, *held, row.used_token_s / (row.t1_s - row.t0_s)),
+                *(swa_used if self._hybrid else None, retracted, reclaimed, released, row.ratio),
+            )
         )

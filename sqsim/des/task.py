@@ -99,9 +99,10 @@ class AgentTask:
             n_in=step.prompt_tokens,
         )
         self._main_request = request
-        submission = self._engine.submit(request)
-        yield submission.first_token | submission.done
-        if submission.first_token.triggered:
+        submission = self._engine.submit(request, tell_first_token=self._loop.awaits_prefill)
+        if submission.first_token is not None:
+            yield submission.first_token
+        if submission.first_token_s is not None:
             for action in self._loop.main_prefilled():
                 assert isinstance(action, Spawn)
                 self._spawn(action.aux)

@@ -23,10 +23,10 @@ class Wire:
         self._delays = delays
         self._far: dict[Submission, Submission] = {}
 
-    def submit(self, request: Request) -> Submission:
+    def submit(self, request: Request, *, tell_first_token: bool = False) -> Submission:
         """Send a request; the submission's events come when the agent would hear of them."""
         env = self._env
-        near = Submission(request, env.now, env.event(), env.event())
+        near = Submission(request, env.now, env.event(), env.event() if tell_first_token else None)
         env.process(self._carry(near))
         return near
 
@@ -53,20 +53,17 @@ class Wire:
 
     def _carry(self, near: Submission) -> Generator[simpy.Event, object, None]:
         yield self._env.timeout(self._delays.request_s)
-        far = self._far[near] = self._engine.submit(near.request)
-        assert far.first_token.callbacks is not None
-        far.first_token.callbacks.append(
-            lambda _: self._after(self._delays.response_s, lambda: self._started(near))
-        )
-        yield far.done
+        far = self._far[near] = self._engine.submit(near.request, tell_first_token=True)
+        assert far.first_token is not None
+        yield far.first_token
+        if far.first_token_s is not None:
+            self._after(self._delays.response_s, lambda: near.start(self._env.now))
+        if not far.done.processed:
+            yield far.done
         yield self._env.timeout(self._delays.response_s)
         del self._far[near]
-        near.admit_s, near.end_s = far.admit_s, self._env.now
-        near.done.succeed(far.done.value)
-
-    def _started(self, near: Submission) -> None:
-        near.first_token_s = self._env.now
-        near.first_token.succeed()
+        near.admit_s = far.admit_s
+        near.end(self._env.now, far.done.value)
 
     def _after(self, delay_s: float, then: Callable[[], None]) -> None:
         event = self._env.timeout(delay_s)

@@ -94,6 +94,11 @@ class Usage(NamedTuple):
     free: int
     swa_used: int
 
+    @property
+    def used(self) -> int:
+        """Slots that are neither free nor evictable."""
+        return self.running + self.idle_sessions + self.aux
+
 
 @dataclass(slots=True)
 class Round:

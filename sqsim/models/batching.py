@@ -360,19 +360,12 @@ class Scheduler:
 
     def usage(self) -> Usage:
         """Who holds the pool now; costs no walk."""
-        kv, pool = self.kv, self.kv.pool
-        sessions = kv.sessions
+        kv, pool, sessions = self.kv, self.kv.pool, self.kv.sessions
         idle = sessions.idle_tokens + (sessions.closed_tokens() if sessions.closed else 0)
         aux = sum([pool.owned(request.row) for request in kv.aux if request.row is not None]) if kv.aux else 0
         evictable = kv.tree.evictable
-        return Usage(
-            running=pool.capacity - idle - aux - evictable - pool.free,
-            idle_sessions=idle,
-            aux=aux,
-            tree_evictable=evictable,
-            free=pool.free,
-            swa_used=pool.window_capacity - kv.remaining_window(),
-        )
+        free, swa_used = pool.free, pool.window_capacity - kv.remaining_window()
+        return Usage(pool.capacity - idle - aux - evictable - free, idle, aux, evictable, free, swa_used)
 
     def check(self) -> None:
         """Audit every account by an independent walk; an AssertionError names what is off (law 2)."""

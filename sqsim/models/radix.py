@@ -20,7 +20,7 @@ import heapq
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 
-from sqsim.models.tokens import Run, Tokens, common_prefix
+from sqsim.models.tokens import Run, Tokens, common_prefix, split
 
 At = tuple[int, int]
 """A place in a context: (index of the run, tokens into it)."""
@@ -33,12 +33,15 @@ class Node:
     """
 
     __slots__ = (
-        *("children", "gone", "key", "locks", "parent", "queued", "stamp", "tokens", "touched"),
+        *("children", "first", "gone", "key", "locks", "parent", "queued", "stamp", "tokens", "touched"),
         *("live", "newer", "older", "window_locks"),
     )
 
-    def __init__(self, key: Tokens, tokens: int, parent: Node | None, stamp: int) -> None:
+    def __init__(
+        self, key: Tokens, tokens: int, parent: Node | None, first: Hashable = None, stamp: int = 0
+    ) -> None:
         self.key = key
+        self.first = first  # its name among its parent's children
         self.tokens = tokens
         self.parent = parent  # None for the root
         self.children: dict[Hashable, Node] = {}
@@ -104,7 +107,7 @@ class RadixTree:
         self._heap: list[tuple[int, int, Node]] = []
         self.evictable = 0  # tokens in nodes without a lock
         self.protected = 0  # tokens in nodes with one
-        self.root = Node((), 0, None, 0)
+        self.root = Node((), 0, None)
         self.root.locks = 1
 
     def match(self, context: Tokens, limit: int, trail: Trail | None = None) -> Match:
@@ -137,9 +140,13 @@ class RadixTree:
         node, matched, at = Place(self.root, 0, (0, 0)) if start is None else self._climb(context, start, limit)
         window_duplicates = 0
         while matched < limit:
-            child = node.children.get(self._first(context, at))
+            first = self._first(context, at)
+            child = node.children.get(first)
             if child is None:
-                break
+                piece = _piece(context, at, limit - matched)
+                leaf = self._grow(node, first, piece, limit - matched, matched, slid)
+                self._touch(leaf)
+                return Insertion(leaf, max(0, matched - owned_from), window_duplicates)
             shared, after = self._agree(child, context, at, limit - matched)
             if shared < child.tokens:
                 child = self._split(child, shared)
@@ -148,11 +155,8 @@ class RadixTree:
                 window_duplicates += self._overlap(child, matched, slid)
             node, at = child, after
             matched += shared
-        duplicates = max(0, matched - owned_from)
-        if matched < limit:
-            node = self._grow(node, _piece(context, at, limit - matched), limit - matched, matched, slid)
         self._touch(node)
-        return Insertion(node, duplicates, window_duplicates)
+        return Insertion(node, max(0, matched - owned_from), window_duplicates)
 
     def lock(self, node: Node) -> Lock:
         """Hold the path from `node` to the root."""
@@ -196,18 +200,19 @@ class RadixTree:
 
     def evict(self) -> Node | None:
         """Remove the least recently used leaf that nobody holds; None when there is none."""
-        while self._heap:
-            stamp, _, node = self._heap[0]
-            if stamp == node.stamp and self.is_free_leaf(node):
-                heapq.heappop(self._heap)
+        heap = self._heap
+        while heap:
+            stamp, _, node = heap[0]
+            if not self.is_free_leaf(node):
+                heapq.heappop(heap)
+                node.queued = False
+            elif stamp != node.stamp:
+                heapq.heapreplace(heap, self._entry(node))
+            else:
+                heapq.heappop(heap)
                 node.queued = False
                 self._remove(node)
                 return node
-            if self.is_free_leaf(node):
-                heapq.heapreplace(self._heap, self._entry(node))
-            else:
-                heapq.heappop(self._heap)
-                node.queued = False
         return None
 
     def is_free_leaf(self, node: Node) -> bool:
@@ -236,38 +241,43 @@ class RadixTree:
         self._touch(node)
         return Match(node, matched)
 
-    def _grow(self, parent: Node, key: Tokens, tokens: int, start: int, slid: int) -> Node:  # noqa: ARG002
-        leaf = Node(key, tokens, parent, self._tick())
-        parent.children[self._first(key, (0, 0))] = leaf
+    def _grow(
+        self,
+        parent: Node,
+        first: Hashable,
+        key: Tokens,
+        tokens: int,
+        start: int,  # noqa: ARG002
+        slid: int,  # noqa: ARG002
+    ) -> Node:
+        leaf = parent.children[first] = Node(key, tokens, parent, first, self._tick())
         self.evictable += tokens
         self._offer(leaf)
         return leaf
 
     def _split(self, node: Node, at: int) -> Node:
         """Cut a node in two; the new upper part is returned, the lower one keeps its identity."""
-        assert node.parent is not None
-        first = self._first(node.key, (0, 0))
-        upper = Node(_piece(node.key, (0, 0), at), at, node.parent, self._tick())
+        parent, (head, tail) = node.parent, split(node.key, at)
+        assert parent is not None
+        upper = parent.children[node.first] = Node(head, at, parent, node.first, self._tick())
         upper.locks = 1 if node.locks else 0
         upper.touched = node.touched
-        node.parent.children[first] = upper
-        node.key, node.tokens = (
-            _piece(node.key, _advance(node.key, (0, 0), at), node.tokens - at),
-            node.tokens - at,
-        )
-        node.parent, node.stamp = upper, self._tick()
-        upper.children[self._first(node.key, (0, 0))] = node
+        node.key, node.tokens = tail, node.tokens - at
+        node.parent, node.stamp, node.first = upper, self._tick(), self._first(tail, (0, 0))
+        upper.children[node.first] = node
         return upper
 
     def _remove(self, node: Node) -> None:
         parent = node.parent
         assert parent is not None
-        del parent.children[self._first(node.key, (0, 0))]
+        del parent.children[node.first]
         node.gone = True
-        parent.stamp = max(parent.stamp, node.touched)
-        parent.touched = max(parent.touched, node.touched)
+        touched = node.touched
+        parent.touched = max(parent.touched, touched)
+        parent.stamp = max(parent.stamp, touched)
         self.evictable -= node.tokens
-        self._offer(parent)
+        if not parent.children:
+            self._offer(parent)
 
     # Recency.
 

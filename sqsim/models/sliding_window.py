@@ -10,7 +10,7 @@ the list is walked from its old end: a leaf that nobody holds goes as a whole, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from sqsim.models.radix import Lock, Match, Node, RadixTree
 from sqsim.models.tokens import Tokens
@@ -22,7 +22,7 @@ class WindowTree(RadixTree):
     def __init__(self, page: int, window: int) -> None:
         self._window = window
         self._tail = -(-window // page) * page  # a window in whole pages
-        self._ends = Node((), 0, None, 0)  # between the most recent (its `older`) and the oldest (its `newer`)
+        self._ends = Node((), 0, None)  # between the most recent (its `older`) and the oldest (its `newer`)
         self._ends.newer = self._ends.older = self._ends
         self.window_evictable = 0
         self.window_protected = 0
@@ -124,9 +124,9 @@ class WindowTree(RadixTree):
             self._revive(node)
         return 0
 
-    def _grow(self, parent: Node, key: Tokens, tokens: int, start: int, slid: int) -> Node:
+    def _grow(self, parent: Node, first: Hashable, key: Tokens, tokens: int, start: int, slid: int) -> Node:
         """A new leaf: what slid out is dead, and the last window is a node of its own so that locking it is cheap."""
-        leaf = super()._grow(parent, key, tokens, start, slid)
+        leaf = super()._grow(parent, first, key, tokens, start, slid)
         live_from = max(start, slid)
         if live_from < start + tokens:
             if live_from > start:
