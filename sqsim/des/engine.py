@@ -37,6 +37,16 @@ LATEST_S = 1e10
 """Three centuries: from here on a float64 second is coarser than a thousandth of a decode step."""
 
 
+def _in_time(now_s: float) -> float:
+    """The time itself; RunError when the clock has gone too far."""
+    if not now_s < LATEST_S:
+        raise RunError(
+            f"the simulated clock stands at {now_s:.3g} s, and beyond {LATEST_S:.0e} s it cannot tell steps apart; "
+            "raise load.rate_per_s or load.speedup, or set tool_wait_cap_s"
+        )
+    return now_s
+
+
 _Launched = tuple[Batch, float]
 """A batch, and the second at which its forward step ends."""
 
@@ -181,7 +191,7 @@ class Engine:
 
     def _notify(self) -> None:
         if self._sleeps:
-            self.due_s = self._clock.now
+            self.due_s = _in_time(self._clock.now)
 
     def _launch(self, batch: Batch) -> _Launched:
         """Time the batch's forward step, and note it."""
@@ -210,13 +220,7 @@ class Engine:
         return (before, start_s + ramp.total_s(steps - 1)), (batch, end_s)
 
     def _start_s(self) -> float:
-        start_s = max(self._clock.now, self._gpu_free_s)
-        if not start_s < LATEST_S:
-            raise RunError(
-                f"the simulated clock stands at {start_s:.3g} s, and beyond {LATEST_S:.0e} s it cannot tell steps apart; "
-                "raise load.rate_per_s or load.speedup, or set tool_wait_cap_s"
-            )
-        return start_s
+        return _in_time(max(self._clock.now, self._gpu_free_s))
 
     def _ramp(self, stretch: Stretch) -> Ramp:
         base_s, per_context_s, per_window_s = self._cost.decode_affine(stretch.rows)
