@@ -27,7 +27,8 @@ from typing import Any, TextIO
 
 import httpx
 
-from sqreal.install import TESTED_SGLANG, cuda_devices
+from sqreal.install import cuda_devices
+from sqreal.plugin.hooks import TESTED_VERSIONS
 from sqreal.server import Server, ServerOptions, start
 from sqreal.tiny_models import TINY_MODELS, write_tiny_model
 from sqsim.models.known_models import KNOWN_MODELS
@@ -288,7 +289,7 @@ def main() -> None:
         sys.exit("no CUDA device is found on this machine; try --rehearse")
     device = "cpu" if given.rehearse else devices[0]
     gpu = "cpu" if given.rehearse else next((name for key, name in GPUS.items() if key in device), device)
-    spread = installed("sglang") in TESTED_SGLANG  # the plugin loads on tested versions only
+    spread = installed("sglang") in TESTED_VERSIONS  # the plugin loads on tested versions only
     with tempfile.TemporaryDirectory() as work, given.output.open("x", encoding="utf-8") as out:
         how = options(
             grid,

@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.skip(reason=f"needs a real SGLang: {missing}"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # an idle server keeps a core busy: it must not outlive its file
 def llama_server(tmp_path_factory):
     """A real server of tiny-llama with forced tokens and a step log; leave it idle and flushed."""
     directory = tmp_path_factory.mktemp("llama")
