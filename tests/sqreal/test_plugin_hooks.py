@@ -99,9 +99,6 @@ def test_only_tested_versions_are_loaded():
         check_version("0.6.0")
 
 
-def test_one_list_of_tested_versions():
-
-
 @pytest.mark.parametrize(
     ("environment", "what", "words"),
     [
