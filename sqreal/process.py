@@ -1,8 +1,9 @@
 """A child process with all that it starts: one process group, which nothing of ours outlives.
 
-The group is ours alone (`start_new_session`), so stopping it can hit no other process. The kernel kills the
-leader when the thread that started it ends, even by `kill -9` (so start it from a thread that lasts); SGLang's own
-children then end with it. Linux only, as SGLang is.
+The group is ours alone (`start_new_session`), so stopping it can hit no other process. Its leader is a small watcher:
+it starts the command, ends as the command ends, and kills the whole group once we are gone, even by `kill -9`. The
+kernel's own way, a death signal to the child, is not enough: SGLang's processes ask for one seconds after they start,
+and one whose parent has died before that lives on for ever. Linux only, as SGLang is.
 """
 
 from __future__ import annotations
@@ -17,13 +18,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _POLL_S = 0.05
-# prctl(PR_SET_PDEATHSIG, SIGKILL), unless the parent has died already; then become the command. The child's own
-# interpreter does it: a function that runs between fork and exec (preexec_fn) is not safe beside threads.
-_DIE_WITH_PARENT = """
-import ctypes, os, sys
-ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() == int(sys.argv[1]):
-    os.execvp(sys.argv[2], sys.argv[2:])
+# Its standard input is a pipe of which we hold the other end: reading it ends when we do. What asks the group to end is
+# for the command; the watcher handles it (and does not ignore it, which the command would inherit) and waits.
+_WATCH = """
+import os, signal, subprocess, sys, threading
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda *_: None)
+def watch():
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)
+threading.Thread(target=watch, daemon=True).start()
+code = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL).wait()
+if code < 0:
+    if -code != signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
 """
 
 
@@ -33,10 +43,10 @@ class ChildGroup:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log_path: Path) -> None:
         with log_path.open("wb") as log:
             self._leader = subprocess.Popen(  # noqa: S603 - the command is built by us, no shell reads it
-                [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command],
+                [sys.executable, "-I", "-S", "-c", _WATCH, *command],
                 env=dict(environment),
                 cwd=log_path.parent,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -77,6 +87,8 @@ class ChildGroup:
             self._wait(grace_s)
         self._signal(signal.SIGKILL)
         self._leader.wait()
+        assert self._leader.stdin is not None, "the watcher's pipe"
+        self._leader.stdin.close()
         until = time.monotonic() + grace_s
         while group_members(self.pid) and time.monotonic() < until:
             time.sleep(_POLL_S)

@@ -149,6 +149,7 @@ class Replay:
                 if (answered := each.answered(stage.t0_s)) is not None
             },
             t0=stage.t0_s,
+            context_length=self._limits.context_length,
             window=self._limits.swa_window,
         )
 

@@ -42,6 +42,7 @@ def write_schedule(
     requests: Sequence[Mapping[str, Any]],
     responses: Mapping[str, Mapping[str, Any]],
     t0: float,
+    context_length: int | None = None,
     window: int | None = None,
 ) -> None:
     """Write the recording of a run into `directory`, which is made.
@@ -49,14 +50,15 @@ def write_schedule(
     log: the raw step log of a server that is idle again. server_info: what `GET /server_info` answers. requests: per
     request, in the order of submission, `rid`, `input_ids` (the whole context, with a session too), `max_new_tokens`,
     `n_out` (its output's length), `ignore_eos`, `stop_token_ids`, `session` or None. responses: by rid, `output_ids` and
-    what else came back. t0: the first submission, in seconds of the monotonic clock. window: of a hybrid model, the tokens
+    what else came back. t0: the first submission, in seconds of the monotonic clock. context_length: the
+    model's, where the server was given none. window: of a hybrid model, the tokens
     before its own that a token sees. A RunError when the log is not that of a whole run.
     """
     directory.mkdir(parents=True)
     with gzip.GzipFile(directory / "steps.jsonl.gz", "wb", mtime=0) as packed:
         for event in recorded(log, t0):
             packed.write(json.dumps(event, separators=(",", ":")).encode() + b"\n")
-    _write(directory / "server.json", _server(server_info, window))
+    _write(directory / "server.json", _server(server_info, context_length, window))
     _write(directory / "workload.json", {"requests": list(requests)})
     _write(directory / "responses.json", dict(responses))
 
@@ -119,10 +121,13 @@ def _scan(log: Path) -> _Scan:
     return _Scan(begin, batches, idle)
 
 
-def _server(info: Mapping[str, Any], window: int | None) -> dict[str, Any]:
+def _server(info: Mapping[str, Any], context_length: int | None, window: int | None) -> dict[str, Any]:
     state = info["internal_states"][0]
     memory = state["memory_usage"]
     arguments = {name: info[name] for name in _LAUNCH_ARGUMENTS}
+    arguments["context_length"] = info["context_length"] or context_length
+    if (info["chunked_prefill_size"] or -1) < 0:  # a server that does not chunk
+        arguments["chunked_prefill_size"] = arguments["context_length"]
     arguments["max_running_requests"] = state["effective_max_running_requests_per_dp"]
     server: dict[str, Any] = {
         "sglang_version": info["version"],

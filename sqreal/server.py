@@ -177,10 +177,12 @@ def start(
     port = _free_port(port)
     url = f"http://{HOST}:{port}"
     with contextlib.ExitStack() as stack:
-        if log_path is None:
-            log_path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-"))) / "server.log"
+        own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-")))
+        log_path = own / "server.log" if log_path is None else log_path
+        environment = options.environment(force_tokens=force_tokens, step_log=step_log)
+        environment["TMPDIR"] = str(own)  # SGLang leaves its sockets and its metrics where they lie
         command = [*launcher, *options.flags(), "--host", HOST, "--port", str(port)]
-        child = ChildGroup(command, options.environment(force_tokens=force_tokens, step_log=step_log), log_path)
+        child = ChildGroup(command, environment, log_path)
         stack.callback(child.stop)
         info = _wait(child, url, deadline_s, progress)
         if force_tokens or step_log is not None or options.plugin_attention or options.spread_router:

@@ -177,5 +177,17 @@ def test_lockstep_reads_what_is_written(tmp_path):
         chunked_prefill=128,
         context_length=2048,
     )
+    unsaid = {**INFO, "context_length": None, "chunked_prefill_size": -1}
+    write_schedule(
+        tmp_path / "unsaid",
+        log=tmp_path / "raw",
+        server_info=unsaid,
+        requests=[asked],
+        responses={},
+        t0=7.0,
+        context_length=4096,
+    )
+    limits = read_recording(tmp_path / "unsaid").limits
+    assert (limits.context_length, limits.chunked_prefill) == (4096, 4096), "the model's; no prompt is cut"
     assert count(recording.request("a", "here").prompt) == 2
     assert [event.data["ev"] for event in recording.events()] == ["arrive", "step", "result", "idle"]

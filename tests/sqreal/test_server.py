@@ -233,17 +233,19 @@ def test_a_group_that_ignores_being_asked_is_killed(tmp_path, fake):
     fake("stubborn")
     child = ChildGroup(FAKE, os.environ, tmp_path / "log")
     until = time.monotonic() + 30
-    while len(group_members(child.pid)) < 2 and time.monotonic() < until:
+    while len(group_members(child.pid)) < 3 and time.monotonic() < until:
         time.sleep(0.05)
-    assert len(group_members(child.pid)) == 2
+    assert len(group_members(child.pid)) == 3  # the watcher, the command and its child
     child.stop(grace_s=0.2)
     assert group_members(child.pid) == []
     assert child.ending == "killed by SIGKILL"
     child.stop()  # a second time is nothing
 
 
-def test_a_server_dies_with_the_process_that_started_it(tmp_path, fake):
-    fake("sleep")
+@pytest.mark.parametrize("mode", ["sleep", "stubborn"])
+def test_a_server_dies_with_the_process_that_started_it(tmp_path, fake, mode):
+    """And so does what it started itself, though that asked for no signal on its parent's death."""
+    fake(mode)
     script = (
         "import os, pathlib, sys, time\n"
         "from sqreal.process import ChildGroup\n"
@@ -252,12 +254,26 @@ def test_a_server_dies_with_the_process_that_started_it(tmp_path, fake):
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
         group = int(parent.stdout.readline())
-        assert group_members(group)
+        until = time.monotonic() + 30
+        while len(group_members(group)) < {"sleep": 2, "stubborn": 3}[mode] and time.monotonic() < until:
+            time.sleep(0.05)
         parent.kill()
     until = time.monotonic() + 30
     while group_members(group) and time.monotonic() < until:
         time.sleep(0.05)
     assert group_members(group) == []
+
+
+@pytest.mark.parametrize(("number", "ending"), [(9, "killed by SIGKILL"), (15, "killed by SIGTERM")])
+def test_a_command_that_is_killed_is_said_to_be(tmp_path, number, ending):
+    child = ChildGroup(
+        [sys.executable, "-c", f"import os; os.kill(os.getpid(), {number})"], {}, tmp_path / "log"
+    )
+    until = time.monotonic() + 30
+    while not child.ended and time.monotonic() < until:
+        time.sleep(0.05)
+    assert child.ending == ending
+    child.stop()
 
 
 def test_group_members_counts_no_defunct_process():
