@@ -76,7 +76,9 @@ def rows(table: pa.Table, columns: Sequence[str]) -> list[dict]:
     )
 
 
-def on(server: FakeServer, run: Scenario, *, time_scale: float = 0.02) -> tuple[Replay, RunRecord]:
+def on(
+    server: FakeServer, run: Scenario, *, time_scale: float = 0.02, await_aux: bool = False
+) -> tuple[Replay, RunRecord]:
     with attach(server.url) as attached:
-        replay = Replay(run, attached, time_scale=time_scale)
+        replay = Replay(run, attached, time_scale=time_scale, await_aux=await_aux)
         return replay, replay.run()

@@ -54,7 +54,7 @@ def test_what_the_model_wrote_is_applied_and_kept(tmp_path, reader):
     )
     run = scenario(tmp_path, [chain(6, name="long")], policy=LIVE)
     with server.running():
-        _, record = on(server, run, time_scale=0.3)
+        _, record = on(server, run, time_scale=0.0, await_aux=True)
         aux = [body for body in server.requests if "/a" in body["rid"]]
     first, second, *_ = record.aux.to_pylist()
     assert (first["text"], first["named"], first["ignored"], first["state"]) == (SAYS, [0, 41], 1, "applied")
@@ -78,7 +78,7 @@ def test_main_turns_stay_forced_and_account_as_without_aux_threads(tmp_path):
     """A model that names nothing leaves the main thread alone."""
     made = [chain(5, name="t")]
     with FakeServer(token_s=0.0005, tokenizer=True).running() as server:
-        _, record = on(server, scenario(tmp_path, made, policy=LIVE), time_scale=0.3)
+        _, record = on(server, scenario(tmp_path, made, policy=LIVE), time_scale=0.0, await_aux=True)
     plain = simulate(scenario(tmp_path, made, policy={"name": "none"}))
     assert rows(record.turns, ACCOUNTED) == rows(plain.turns, ACCOUNTED)
     assert set(record.aux["state"].to_pylist()) == {"malformed"}
@@ -88,7 +88,7 @@ def test_a_live_thread_may_say_no_more_than_it_declares_and_is_then_cut_off(tmp_
     policy = {**LIVE, "aux_max_new_tokens": 10}
     server = FakeServer(token_s=0.0005, tokenizer=True, writes=saying(SAYS))
     with server.running():
-        _, record = on(server, scenario(tmp_path, [chain(3)], policy=policy), time_scale=0.3)
+        _, record = on(server, scenario(tmp_path, [chain(3)], policy=policy), time_scale=0.0, await_aux=True)
     (aux,) = record.aux.to_pylist()
     assert (aux["text"], aux["output_tokens"], aux["state"]) == (SAYS[:10], 10, "malformed")
 
@@ -107,7 +107,7 @@ def test_live_decisions_need_no_references(tmp_path):
     bare = chain(3).model_copy(update={"carries": CARRIES.model_copy(update={"references": "absent"})})
     server = FakeServer(token_s=0.0005, tokenizer=True, writes=saying('{"del_cursors": [0]}'))
     with server.running():
-        _, record = on(server, scenario(tmp_path, [bare], policy=LIVE), time_scale=0.3)
+        _, record = on(server, scenario(tmp_path, [bare], policy=LIVE), time_scale=0.0, await_aux=True)
     assert record.evictions["cursor"].to_pylist() == [0]
     assert record.evictions["used_later"].to_pylist() == [None]
 

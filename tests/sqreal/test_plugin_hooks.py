@@ -8,7 +8,7 @@ import pytest
 
 import sqreal.plugin
 from sqreal.plugin import Asked, asked
-from sqreal.plugin.hooks import TESTED_VERSIONS, Hook, Need, PluginError, check_version, faults, install
+from sqreal.plugin.hooks import Hook, Need, PluginError, check_version, faults, install
 
 
 @pytest.fixture
