@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,19 @@ from sqkernels.errors import KernelInputError
 
 WORD = 8  # bytes: rows are copied as int64, whatever they hold
 VECTOR = 16  # bytes of the widest load of a GPU
+
+
+def check(
+    name: str, tensor: Tensor, shape: Sequence[int | None], dtypes: Iterable[torch.dtype], device: torch.device
+) -> None:
+    """Refuse what is no [slots, kv_heads, head_dim] without gaps, with a head_dim that kernels know."""
+    checks.tensor(name, tensor, shape, dtypes, device)
+    checks.dense(name, tensor)
+    if tensor.data_ptr() % VECTOR:
+        raise KernelInputError(f"{name}: begins at no multiple of {VECTOR} bytes; give a whole allocation")
+    head_dim = tensor.shape[2]
+    if not 16 <= head_dim <= 256 or head_dim & (head_dim - 1):
+        raise KernelInputError(f"{name}: head_dim {head_dim}; give a power of two from 16 to 256")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,15 +49,7 @@ class Buffers:
             name = f"buffers[{number}]"
             shape = (None, None, None) if tensor is first else first.shape
             dtypes = checks.FLOATS if tensor is first else (first.dtype,)
-            checks.tensor(name, tensor, shape, dtypes, first.device)
-            checks.dense(name, tensor)
-            if tensor.data_ptr() % VECTOR:
-                raise KernelInputError(
-                    f"{name}: begins at no multiple of {VECTOR} bytes; give a whole allocation"
-                )
-        head_dim = first.shape[2]
-        if not 16 <= head_dim <= 256 or head_dim & (head_dim - 1):
-            raise KernelInputError(f"buffers: head_dim {head_dim}; give a power of two from 16 to 256")
+            check(name, tensor, shape, dtypes, first.device)
         pointers = torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64).to(first.device)
         return cls(tuple(tensors), pointers)
 
