@@ -10,7 +10,7 @@ from sqreal.server import ServerOptions, start
 from sqreal.tiny_models import write_tiny_model
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items):
     try:
         require_sglang()
@@ -23,6 +23,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("real"))
             if missing:
                 item.add_marker(pytest.mark.skip(reason=f"needs a real SGLang: {missing}"))
+    result = yield
+    # However the order was drawn, tests that share a server follow one another: each change of server costs its start.
+    at = [index for index, item in enumerate(items) if "served" in getattr(item, "fixturenames", ())]
+    together = sorted((items[index] for index in at), key=lambda item: str(item.callspec.params["served"]))
+    for index, item in zip(at, together, strict=True):
+        items[index] = item
+    return result
 
 
 @pytest.fixture(scope="module")  # an idle server keeps a core busy: it must not outlive its file
