@@ -32,7 +32,7 @@ from sqsim.models.tokens import Segments
 from sqsim.record import RunRecord
 from sqsim.scenario import ClosedLoad, Scenario
 from sqsim.task_rows import Tables
-from sqsim.workload import Instance, arrival_times
+from sqsim.workload import Instance, arrivals
 
 Progress = Callable[[int, int], None]
 """Called as tasks end: how many have, of how many."""
@@ -206,8 +206,7 @@ class Replay:
         if isinstance(load, ClosedLoad):
             queue = iter(roots)
             return iter([worker(queue) for _ in range(min(load.concurrency, len(roots)))])
-        times = arrival_times(load, roots, self._scenario.seed)
-        return iter([arrival(at_s, root) for at_s, root in zip(times, roots, strict=True)])
+        return iter([arrival(at_s, root) for at_s, root in arrivals(load, roots, self._scenario.seed)])
 
     def _build(self, stage: Stage, instance: Instance, parent: str | None, numbers: Iterator[int]) -> AgentTask:
         """Make a task with its sub-agents; numbered in the order in which tasks start, as in a simulation."""

@@ -6,8 +6,9 @@ The simulated and the real run take all of this from here, so that they differ i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -24,7 +25,7 @@ from sqsim.models.tokens import Segments, Tokens, count
 from sqsim.scenario import Scenario
 from sqsim.trace.schema import Task
 from sqsim.trace.store import read_tasks
-from sqsim.workload import Instance, instances
+from sqsim.workload import Instance, instances, survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,27 @@ def is_aux(rid: str) -> bool:
 
 
 class Agents:
-    """A scenario's tasks, read and checked. InputError: a trace is wrong, or lacks what policy or load need."""
+    """A scenario's tasks, read and checked. InputError: a trace is wrong, or lacks what policy or load need.
 
-    def __init__(self, scenario: Scenario) -> None:
+    Traces of more than `held_steps` model calls are not held but read once more, as their tasks start.
+    """
+
+    def __init__(self, scenario: Scenario, held_steps: float = inf) -> None:
         self.scenario = scenario
-        self.tasks = _read(scenario.trace_paths)
+
+        def read() -> Iterator[Task]:
+            return _read(scenario.trace_paths)
+
+        self._survey = survey(read, held_steps)
         with scenario.blamed("tasks"):
-            self.roots = instances(self.tasks, scenario.tasks, resample=scenario.resample, seed=scenario.seed)
+            self.roots: Collection[Instance] = instances(
+                read,
+                self._survey,
+                scenario.tasks,
+                resample=scenario.resample,
+                seed=scenario.seed,
+                sort=isinstance(scenario.load, sc.RecordedLoad),
+            )
         with scenario.blamed("policy.name"):
             self._refuse_without_references()
         with scenario.blamed("load.as_recorded"):
@@ -72,21 +87,19 @@ class Agents:
 
     def _refuse_without_references(self) -> None:
         policy = self.scenario.policy
-        if isinstance(policy, sc.SideQuest | sc.Oracle) and not self.live:
-            for task in self.tasks:
-                if task.carries.references == "absent":
-                    raise InputError(
-                        f"{policy.name} needs to know when each response is used last, and task "
-                        f"{task.task_id!r} carries no references; import it again without --references none, or use none or keep_last"
-                    )
+        lacks = self._survey.without_references
+        if isinstance(policy, sc.SideQuest | sc.Oracle) and not self.live and lacks is not None:
+            raise InputError(
+                f"{policy.name} needs to know when each response is used last, and task {lacks!r} carries no "
+                "references; import it again without --references none, or use none or keep_last"
+            )
 
     def _refuse_without_arrivals(self) -> None:
-        if isinstance(self.scenario.load, sc.RecordedLoad):
-            for root in self.roots:
-                if root.task.arrival_s is None:
-                    raise InputError(
-                        f"task {root.task.task_id!r} has no arrival_s; use concurrency or rate_per_s"
-                    )
+        lacks = self._survey.without_arrival
+        if isinstance(self.scenario.load, sc.RecordedLoad) and lacks is not None:
+            number, name = lacks
+            if self.scenario.resample or number < len(self.roots):
+                raise InputError(f"task {name!r} has no arrival_s; use concurrency or rate_per_s")
 
     @property
     def live(self) -> bool:
@@ -97,7 +110,7 @@ class Agents:
     @property
     def by_name(self) -> dict[str, Task]:
         """Every task of the run, sub-agents included, by its name in this run."""
-        return {instance.name: instance.task for instance in _flat(self.roots)}
+        return {instance.name: instance.task for root in self.roots for instance in root.flat()}
 
     def client(self) -> ClientOptions:
         """What requests declare."""
@@ -147,15 +160,12 @@ class Agents:
     def describe(self) -> dict[str, Any]:
         """What run.json says of the scenario and its traces."""
         scenario = self.scenario
-        references: dict[str, int] = {}
-        for task in self.tasks:
-            references[task.carries.references] = references.get(task.carries.references, 0) + 1
         return {
             "scenario": scenario.resolved(),
             "traces": [
                 _trace(path, name) for path, name in zip(scenario.trace_paths, scenario.traces, strict=True)
             ],
-            "references": references,
+            "references": dict(self._survey.references),
             "assumed": scenario.assumed(),
         }
 
@@ -174,8 +184,7 @@ def _policy(keys: sc.Policy, task: Task) -> Policy:
             assert_never(keys)
 
 
-def _read(paths: Sequence[Path]) -> list[Task]:
-    tasks: list[Task] = []
+def _read(paths: Sequence[Path]) -> Iterator[Task]:
     seen: dict[str, Path] = {}
     for path in paths:
         for task in read_tasks(path):
@@ -186,9 +195,9 @@ def _read(paths: Sequence[Path]) -> list[Task]:
                     field="task_id",
                     fix="give every task its own id",
                 )
-            seen[task.task_id] = path
-            tasks.append(task)
-    return tasks
+            if len(paths) > 1:  # within one file it was seen to already
+                seen[task.task_id] = path
+            yield task
 
 
 def _trace(path: Path, name: str) -> dict[str, Any]:
@@ -199,9 +208,3 @@ def _trace(path: Path, name: str) -> dict[str, Any]:
             total.update(file.relative_to(path).as_posix().encode())
         total.update(file.read_bytes())
     return {"path": name, "sha256": total.hexdigest()}
-
-
-def _flat(roots: Sequence[Instance]) -> Iterator[Instance]:
-    for root in roots:
-        yield root
-        yield from _flat(root.children)

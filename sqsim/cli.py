@@ -30,10 +30,10 @@ from sqsim.cli_trace import app as trace_app
 from sqsim.compare.runs import compare
 from sqsim.lockstep import replay
 from sqsim.metrics import metrics
-from sqsim.record import check_writable, read_record, write_record
+from sqsim.record import check_writable, read_record
 from sqsim.report.page import build_page
 from sqsim.scenario import load_scenario
-from sqsim.simulate import simulate
+from sqsim.simulate import simulate, simulate_to
 from sqsim.study import run_study
 from sqsim.support import support
 
@@ -69,9 +69,11 @@ def run_command(
     resolved = load_scenario(scenario, set_ or [])
     started = time.perf_counter()
     with progress_bar("tasks", quiet) as progress:
-        record = simulate(resolved, progress)
-    if output_dir is not None:
-        write_record(record, output_dir, overwrite)
+        if output_dir is None:
+            record = simulate(resolved, progress)
+        else:
+            simulate_to(resolved, output_dir, overwrite=overwrite, progress=progress)
+            record = read_record(output_dir)
     found = {**metrics(record), "wall_s": time.perf_counter() - started}
     if as_json:
         print_json(found)

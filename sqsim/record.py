@@ -16,11 +16,11 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,7 +32,10 @@ SCHEMA = "sqrun/1"
 COMPLETED = "completed"
 """The outcome of a task that reached its end; any other outcome is the reason why it failed."""
 
-_BATCH_ROWS = 1 << 16
+_GROUP_ROWS = 1 << 16
+"""Rows of a Parquet row group."""
+_PACK_ROWS = 1 << 13
+"""Rows that wait as Python values, at some 600 bytes each, before they are packed; a group is a whole number of packs."""
 _SEAL = "sha256"
 
 
@@ -141,13 +144,17 @@ _FILES = ("run.json", "timing.json", *(f"{name}.parquet" for name in TABLES))
 
 
 class Rows:
-    """A table under construction. A row has exactly the schema's columns; every value is kept or refused."""
+    """A table under construction. A row has exactly the schema's columns; every value is kept or refused.
 
-    def __init__(self, schema: pa.Schema) -> None:
+    Rows are kept for `table`, or with `write` handed on in groups, the last of them by `flush`.
+    """
+
+    def __init__(self, schema: pa.Schema, write: Callable[[pa.Table], None] | None = None) -> None:
         self.schema = schema
         self._names = tuple(schema.names)
         self._pending: list[tuple[Any, ...]] = []
         self._batches: list[pa.RecordBatch] = []
+        self._write = write
 
     def append(self, **columns: Any) -> None:
         """Add one row."""
@@ -164,8 +171,18 @@ class Rows:
     def add(self, row: tuple[Any, ...]) -> None:
         """Add one row, its values in the schema's order."""
         self._pending.append(row)
-        if len(self._pending) == _BATCH_ROWS:
+        if len(self._pending) == _PACK_ROWS:
             self._pack()
+            if self._write is not None and len(self._batches) == _GROUP_ROWS // _PACK_ROWS:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hand what is here to `write`: a whole group, or the last rows."""
+        assert self._write is not None, "these rows are kept"
+        table = self.table()
+        self._batches.clear()
+        if table.num_rows:
+            self._write(table)
 
     def _pack(self) -> None:
         # Python rows cost some 60 bytes a value, Arrow 8: long runs must not hold them.
@@ -230,32 +247,62 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _write_table(table: pa.Table, schema: pa.Schema, path: Path) -> str:
-    """Write one table; its sha256. The bytes depend on the rows and not on how they came together."""
-    # A file of our own: pyarrow takes no path that is not UTF-8, and reports a full disk in words of its own.
-    with (
-        path.open("wb") as file,
-        pq.ParquetWriter(file, schema, compression="zstd", compression_level=3) as writer,
-    ):
-        for start in range(0, table.num_rows, _BATCH_ROWS):
-            # one row group of one chunk at a time
-            writer.write_table(table.slice(start, _BATCH_ROWS).combine_chunks(), row_group_size=_BATCH_ROWS)
-    _sync(path)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+class TableFile:
+    """A record's table on disk, written a group of rows at a time.
+
+    The bytes depend on the rows and not on how they came together. ValueError: rows break the schema.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.name, self._schema, self._path = name, TABLES[name], directory / f"{name}.parquet"
+        # A file of our own: pyarrow takes no path that is not UTF-8, and reports a full disk in words of its own.
+        self._file = self._path.open("wb")
+        self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd", compression_level=3)
+
+    def write(self, rows: pa.Table) -> None:
+        """Write the next group: `_GROUP_ROWS` rows, in the last group fewer."""
+        if (fault := _fault(rows, self._schema)) is not None:
+            raise ValueError(f"{self.name} {fault}")
+        self._writer.write_table(rows.combine_chunks(), row_group_size=_GROUP_ROWS)  # one group of one chunk
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shut()
+
+    def close(self) -> str:
+        """Nothing more follows; the file's sha256."""
+        self._shut()
+        _sync(self._path)
+        with self._path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def _shut(self) -> None:
+        self._writer.close()
+        self._file.close()
 
 
-def _write_files(record: RunRecord, directory: Path) -> None:
-    sums = {
-        name: _write_table(record.table(name), schema, directory / f"{name}.parquet")
-        for name, schema in TABLES.items()
-    }
-    run = {"schema": SCHEMA, **record.run, "tables_sha256": sums}
+def seal(directory: Path, run: dict[str, Any], timing: dict[str, Any], sums: dict[str, str]) -> None:
+    """Write the JSON files beside tables of these sha256: what makes a directory a record."""
+    run = {"schema": SCHEMA, **run, "tables_sha256": sums}
     run[_SEAL] = _sealed(run)
     # Last: without run.json a directory is no record.
-    for name, content in (("timing.json", record.timing), ("run.json", run)):
+    for name, content in (("timing.json", timing), ("run.json", run)):
         (directory / name).write_bytes(_json_bytes(content))
         _sync(directory / name)
     _sync(directory)
+
+
+def _write_files(record: RunRecord, directory: Path) -> None:
+    sums = {}
+    for name in TABLES:
+        table = record.table(name)
+        with TableFile(directory, name) as file:
+            for start in range(0, table.num_rows, _GROUP_ROWS):
+                file.write(table.slice(start, _GROUP_ROWS))
+            sums[name] = file.close()
+    seal(directory, record.run, record.timing, sums)
 
 
 def _check(record: RunRecord) -> None:

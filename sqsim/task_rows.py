@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqsim.agent.turn_loop import AuxThread, Clear, RunMain
+from sqsim.metrics import Hindsight
 from sqsim.record import AUX, EVICTIONS, TASKS, TURNS, Rows
 
 
@@ -58,7 +60,7 @@ class TaskRows:
         self._parent = parent
         self._turns: list[_Turn] = []
         self._aux: list[tuple[AuxThread, Served]] = []
-        self._evictions: list[dict[str, object]] = []
+        self._evictions: list[dict[str, Any]] = []
 
     def main(self, step: RunMain, served: Served) -> None:
         """A main step is over, one way or the other."""
@@ -89,13 +91,18 @@ class TaskRows:
             for eviction in action.clearing.evicted
         ]
 
-    def write(self, tables: Tables, start_s: float, end_s: float, outcome: str) -> None:
-        """Append the rows of a task that has ended."""
+    def write(
+        self, tables: Tables, start_s: float, end_s: float, outcome: str, hindsight: Hindsight | None = None
+    ) -> None:
+        """Append the rows of a task that has ended, its evictions judged where there is hindsight."""
         for turn in self._turns:
             self._write_turn(tables, turn)
         for thread, served in self._aux:
             self._write_aux(tables, thread, served)
         for eviction in self._evictions:
+            if hindsight is not None:
+                last, later = hindsight.judge(eviction["turn"], eviction["cursor"])
+                eviction["last_use_turn"], eviction["used_later"] = last, later
             tables.evictions.append(**eviction)
         mains = [turn.served for turn in self._turns]
         resident = [served.resident_tokens for served in mains if served.failure is None]

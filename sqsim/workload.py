@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import log1p
+from operator import itemgetter
 
-from sqsim.draws import generator, uniform
+from sqsim.draws import uniform
 from sqsim.errors import InputError
 from sqsim.scenario_parts import RateLoad, RecordedLoad
 from sqsim.trace.schema import Task
@@ -20,24 +23,126 @@ class Instance:
     task: Task
     children: tuple[Instance, ...]
 
+    def flat(self) -> Iterator[Instance]:
+        """Itself and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.flat()
 
-def instances(tasks: Sequence[Task], number: int | None, *, resample: bool, seed: int) -> list[Instance]:
+
+Read = Callable[[], Iterator[Task]]
+"""Reads the traces from their start; the same tasks each time."""
+
+
+@dataclass(slots=True)
+class Survey:
+    """What one reading of the traces tells of them. `held`: the tasks, unless their model calls are more than `most`."""
+
+    most: float
+    held: list[Task] | None = field(default_factory=list)
+    roots: int = 0
+    references: Counter[str] = field(default_factory=Counter)  # how tasks came by them -> tasks
+    without_references: str | None = None  # the first task that has none
+    without_arrival: tuple[int, str] | None = None  # number and name of the first root that has none
+    arrivals_rise: bool = True
+    complete_at: dict[str, int] = field(
+        default_factory=dict
+    )  # root with sub-agents -> place of the last of them
+    _root_of: dict[str, str] = field(default_factory=dict)  # sub-agent -> root
+    _steps: int = 0
+    _latest_s: float = 0.0
+
+    def look(self, place: int, task: Task) -> None:
+        """Take in the task at a place of the traces."""
+        how = task.carries.references
+        self.references[how] += 1
+        if how == "absent" and self.without_references is None:
+            self.without_references = task.task_id
+        if task.parent is None:
+            self._look_at_root(task)
+        else:
+            root = self._root_of.get(task.parent.task_id, task.parent.task_id)
+            self._root_of[task.task_id] = root
+            self.complete_at[root] = place
+        self._steps += task.steps
+        if self._steps > self.most:
+            self.held = None
+        if self.held is not None:
+            self.held.append(task)
+
+    def _look_at_root(self, task: Task) -> None:
+        if task.arrival_s is None:
+            if self.without_arrival is None:
+                self.without_arrival = (self.roots, task.task_id)
+        else:
+            self.arrivals_rise = self.arrivals_rise and self._latest_s <= task.arrival_s
+            self._latest_s = task.arrival_s
+        self.roots += 1
+
+
+class Stream(Collection[Instance]):
+    """The first `number` root tasks with their sub-agents, read anew each time: only unfinished families are held."""
+
+    def __init__(self, read: Read, survey: Survey, number: int) -> None:
+        self._read, self._complete_at, self._number = read, survey.complete_at, number
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __contains__(self, instance: object) -> bool:
+        return any(each == instance for each in self)
+
+    def __iter__(self) -> Iterator[Instance]:
+        return islice(self._all(), self._number)
+
+    def _all(self) -> Iterator[Instance]:
+        waiting: deque[list[Task]] = deque()  # families in the order of their roots
+        family_of: dict[str, list[Task]] = {}
+        for place, task in enumerate(self._read()):
+            if task.parent is None:
+                waiting.append([task])
+                if task.task_id in self._complete_at:
+                    family_of[task.task_id] = waiting[-1]
+            else:
+                family_of[task.task_id] = family_of[task.parent.task_id]
+                family_of[task.task_id].append(task)
+            while waiting and self._complete_at.get(waiting[0][0].task_id, -1) <= place:
+                family = waiting.popleft()
+                for member in family:
+                    family_of.pop(member.task_id, None)
+                yield from _families(family)
+
+
+def survey(read: Read, most: float) -> Survey:
+    """Read all tasks once."""
+    found = Survey(most)
+    for place, task in enumerate(read()):
+        found.look(place, task)
+    return found
+
+
+def instances(
+    read: Read, found: Survey, number: int | None, *, resample: bool, seed: int, sort: bool = False
+) -> Collection[Instance]:
     """Root tasks with their sub-agents: all, the first `number`, or `number` draws with replacement.
 
-    A drawn task is renamed `ID#n`; ids of shared prefixes stay, so that copies share what the originals share.
+    A drawn task is renamed `ID#n`; ids of shared prefixes stay, so that copies share what the originals share. What the
+    survey did not hold is streamed, unless it has to be drawn from or, with `sort`, to be brought in order of arrival.
     InputError: more tasks are asked for than there are, without `resample`.
     """
-    families = _families(tasks)
-    if resample:
-        size = number if number is not None else len(families)
-        drawn = [families[int(uniform(seed, "resample", n) * len(families))] for n in range(size)]
-        return [_renamed(family, f"#{n}") for n, family in enumerate(drawn)]
-    if number is not None and number > len(families):
+    size = number if number is not None else found.roots
+    if not resample and size > found.roots:
         raise InputError(
-            f"{number} tasks are asked for, the traces hold {len(families)}; "
+            f"{number} tasks are asked for, the traces hold {found.roots}; "
             "ask for fewer, or set resample: true to draw with replacement"
         )
-    return families if number is None else families[:number]
+    if found.held is None and not resample and (found.arrivals_rise or not sort):
+        return Stream(read, found, size)
+    families = _families(found.held if found.held is not None else list(read()))
+    if not resample:
+        return families[:size]
+    drawn = [families[int(uniform(seed, "resample", n) * len(families))] for n in range(size)]
+    return [_renamed(family, f"#{n}") for n, family in enumerate(drawn)]
 
 
 def _families(tasks: Sequence[Task]) -> list[Instance]:
@@ -58,14 +163,36 @@ def _renamed(instance: Instance, suffix: str) -> Instance:
     )
 
 
-def arrival_times(load: RateLoad | RecordedLoad, roots: Sequence[Instance], seed: int) -> list[float]:
-    """Seconds at which the tasks of an open load arrive; at a rate the first gap counts, so that it holds from 0 on."""
-    if isinstance(load, RecordedLoad):
-        recorded = [root.task.arrival_s for root in roots]
-        first = min(at for at in recorded if at is not None)
-        return [(at - first) / load.speedup for at in recorded if at is not None]
+def arrivals(
+    load: RateLoad | RecordedLoad, roots: Collection[Instance], seed: int
+) -> Iterable[tuple[float, Instance]]:
+    """The tasks of an open load and the seconds at which they arrive, earliest first.
+
+    At a rate the first gap counts, so that the rate holds from 0 on.
+    """
+    if isinstance(load, RateLoad):
+        return zip(_at_rate(load, seed), roots, strict=False)
+    recorded = ((root.task.arrival_s, root) for root in roots)
+    known: Iterable[tuple[float, Instance]] = ((at_s, root) for at_s, root in recorded if at_s is not None)
+    if not isinstance(roots, Stream):  # whose arrivals rise
+        known = sorted(known, key=itemgetter(0))
+    return _from_first(known, load.speedup)
+
+
+def _from_first(known: Iterable[tuple[float, Instance]], speedup: float) -> Iterator[tuple[float, Instance]]:
+    first_s = None
+    for at_s, root in known:
+        first_s = at_s if first_s is None else first_s
+        yield (at_s - first_s) / speedup, root
+
+
+def _at_rate(load: RateLoad, seed: int) -> Iterator[float]:
     gap_s = 1.0 / load.rate_per_s
-    if load.arrivals == "uniform":
-        return [gap_s * (n + 1) for n in range(len(roots))]
-    gaps = [generator(seed, "arrival", n).exponential(gap_s) for n in range(len(roots))]
-    return list(itertools.accumulate(gaps))
+    number, at_s = 0, 0.0
+    while True:
+        if load.arrivals == "uniform":
+            at_s = gap_s * (number + 1)
+        else:
+            at_s -= gap_s * log1p(-uniform(seed, "arrival", number))
+        yield at_s
+        number += 1

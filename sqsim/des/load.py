@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 
 import simpy
 
 from sqsim.des.clock import Clock
 from sqsim.scenario_parts import ClosedLoad, Load
-from sqsim.workload import Instance, arrival_times
+from sqsim.workload import Instance, arrivals
 
 Events = Generator[simpy.Event, object, None]
 Start = Callable[[Instance], simpy.Process]
 
 
-def start_load(clock: Clock, load: Load, roots: Sequence[Instance], start: Start, seed: int) -> None:
+def start_load(clock: Clock, load: Load, roots: Collection[Instance], start: Start, seed: int) -> None:
     """Set off the tasks as the scenario's load says."""
     if isinstance(load, ClosedLoad):
         queue = iter(roots)
         for _ in range(min(load.concurrency, len(roots))):
             clock.process(_worker(queue, start))
     else:
-        arrivals = zip(arrival_times(load, roots, seed), roots, strict=True)
-        clock.process(_arrivals(clock, sorted(arrivals, key=itemgetter(0)), start))
+        clock.process(_arrivals(clock, arrivals(load, roots, seed), start))
 
 
 def _worker(queue: Iterator[Instance], start: Start) -> Events:
@@ -32,8 +30,8 @@ def _worker(queue: Iterator[Instance], start: Start) -> Events:
         yield start(root)
 
 
-def _arrivals(clock: Clock, arrivals: Iterable[tuple[float, Instance]], start: Start) -> Events:
+def _arrivals(clock: Clock, due: Iterable[tuple[float, Instance]], start: Start) -> Events:
     """Each task at its time, earliest first."""
-    for at_s, root in arrivals:
+    for at_s, root in due:
         yield clock.at(at_s)
         start(root)

@@ -6,7 +6,7 @@ from sqsim.models.batch import Batch, Stretch, Usage
 from sqsim.models.batching import Scheduler
 from sqsim.models.cost import CostModel, StepWork
 from sqsim.models.ramp import Ramp
-from sqsim.record import ENGINE, Rows
+from sqsim.record import Rows
 
 _MODES = {"extend": "prefill", "mixed": "mixed", "decode": "decode"}
 
@@ -55,8 +55,8 @@ class _Interval:
 class StepLog:
     """Collects engine rows. Alike decode steps share a row; a prefill, a retraction or a reclaim has its own."""
 
-    def __init__(self, cost: CostModel, *, hybrid: bool) -> None:
-        self.rows = Rows(ENGINE)
+    def __init__(self, cost: CostModel, rows: Rows, *, hybrid: bool) -> None:
+        self._rows = rows  # of record.ENGINE
         self.out_of_range: dict[str, int] = {}
         """Steps that left a range the profile was measured over, by the range's name."""
         self._cost = cost
@@ -143,7 +143,7 @@ class StepLog:
         for name in row.ranges:
             self.out_of_range[name] = self.out_of_range.get(name, 0) + row.steps
         # In the order of record.ENGINE.
-        self.rows.add(
+        self._rows.add(
             (
                 *(row.t0_s, row.t1_s, mode, row.steps, row.requests, row.new_tokens, row.context_tokens),
                 *(row.running, row.waiting, *held, row.used_token_s / (row.t1_s - row.t0_s)),

@@ -10,6 +10,7 @@ from sqsim.agent.turn_loop import Action, AuxThread, Clear, Finish, RunMain, Run
 from sqsim.agents import ClientOptions, aux_rid, main_rid
 from sqsim.des.engine import Engine, Submission
 from sqsim.des.wire import Wire
+from sqsim.metrics import Hindsight
 from sqsim.models.radix import Trail
 from sqsim.models.request import Request
 from sqsim.task_rows import Served, Tables, TaskRows
@@ -174,7 +175,7 @@ class AgentTask:
     def _write_rows(self, start_s: float, end_s: float, outcome: str) -> None:
         for aux, submission in self._aux:
             self._rows.aux(aux, _served(submission))
-        self._rows.write(self._tables, start_s, end_s, outcome)
+        self._rows.write(self._tables, start_s, end_s, outcome, Hindsight(self._loop.task))
 
     def skip(self) -> None:
         """The parent ended before it came to start this sub-agent: it ends too, by name, and so do its own."""

@@ -21,7 +21,7 @@ class Checks:
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}  # task id -> number of turns
-        self._depth: dict[str, int] = {}  # task id -> sub-agents above it
+        self._depth: dict[str, int] = {}  # sub-agent -> sub-agents above it, itself counted
 
     def task(self, task: Task, *, file: str | Path | None = None, line: int | None = None) -> Task:
         """The task itself, if it is sound; else a `TraceError` that names the field."""
@@ -34,7 +34,8 @@ class Checks:
             where = fault.field if line is not None else f"task {task.task_id}: {fault.field}"
             raise TraceError(fault.problem, file=file, line=line, field=where, fix=fault.fix) from None
         self._turns[task.task_id] = len(task.turns)
-        self._depth[task.task_id] = 0 if task.parent is None else self._depth[task.parent.task_id] + 1
+        if task.parent is not None:
+            self._depth[task.task_id] = self._depth.get(task.parent.task_id, 0) + 1
         return task
 
     def _lineage(self, task: Task) -> None:
@@ -54,7 +55,7 @@ class Checks:
                 f"no earlier task is called {parent.task_id!r}",
                 "write the parent's line before its sub-agents'",
             )
-        if self._depth[parent.task_id] == MOST_DEPTH:
+        if self._depth.get(parent.task_id, 0) == MOST_DEPTH:
             raise _fault(
                 "parent.task_id",
                 f"{parent.task_id!r} has {MOST_DEPTH} sub-agents above it already",

@@ -43,9 +43,8 @@ def last_uses(task: Task) -> dict[int, int]:
     return {cursor: max([read, *steps[cursor]]) for cursor, read in first_reads(task).items()}
 
 
-def uses_after(task: Task, cursor: int, step: int) -> int:
-    """How many main steps from `step` on refer to the cursor: what its eviction at boundary `step` loses."""
-    steps = references(task)[cursor]
+def uses_after(steps: Sequence[int], step: int) -> int:
+    """How many of a cursor's `steps` come from `step` on: what its eviction at boundary `step` loses."""
     return len(steps) - bisect_left(steps, step)
 
 

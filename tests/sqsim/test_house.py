@@ -16,7 +16,7 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"trace"},
     {"models"},
     {"agent"},
-    {"record", "strict_yaml"},
+    {"record", "recorder", "strict_yaml"},
     {"metrics", "lockstep", "recording", "step_times", "task_rows"},
     {"scenario", "scenario_parts"},
     {"workload"},

@@ -36,8 +36,8 @@ def test_failed_calls_have_no_last_use_and_parallel_ones_each_have():
 def test_uses_after_counts_the_steps_from_a_boundary_on():
     """An eviction at boundary t comes before main step t, so it loses that step's reference too."""
     known = chain(5, uses={1: (0,), 3: (0, 1), 5: (0,)})
-    assert [uses_after(known, 0, step) for step in range(1, 7)] == [3, 2, 2, 1, 1, 0]
-    assert uses_after(known, 4, 5) == 0
+    assert [uses_after(references(known)[0], step) for step in range(1, 7)] == [3, 2, 2, 1, 1, 0]
+    assert uses_after(references(known)[4], 5) == 0
 
 
 @settings(deadline=None, max_examples=50)
@@ -45,9 +45,9 @@ def test_uses_after_counts_the_steps_from_a_boundary_on():
 def test_last_use_agrees_with_uses_after(drawn):
     for cursor, last in last_uses(drawn).items():
         assert first_reads(drawn)[cursor] <= last
-        assert uses_after(drawn, cursor, last + 1) == 0
-        assert last == first_reads(drawn)[cursor] or uses_after(drawn, cursor, last) == 1
-        assert uses_after(drawn, cursor, 0) == len(references(drawn)[cursor])
+        assert uses_after(references(drawn)[cursor], last + 1) == 0
+        assert last == first_reads(drawn)[cursor] or uses_after(references(drawn)[cursor], last) == 1
+        assert uses_after(references(drawn)[cursor], 0) == len(references(drawn)[cursor])
 
 
 @settings(deadline=None, max_examples=50)
