@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from pathlib import Path
 from typing import Any, assert_never
@@ -25,7 +26,7 @@ from sqsim.models.tokens import Segments, Tokens, count
 from sqsim.scenario import Scenario
 from sqsim.trace.schema import Task
 from sqsim.trace.store import read_tasks
-from sqsim.workload import Instance, instances, survey
+from sqsim.workload import Instance, Survey, instances, survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,13 @@ class Agents:
     def __init__(self, scenario: Scenario, held_steps: float = inf) -> None:
         self.scenario = scenario
 
-        def read() -> Iterator[Task]:
-            return _read(scenario.trace_paths)
+        paths = tuple(scenario.trace_paths)
+        self._sums = tuple(_sha256(path) for path in paths)
+        self._survey = _surveyed(paths, self._sums, held_steps)
 
-        self._survey = survey(read, held_steps)
+        def read() -> Iterator[Task]:
+            return _read(paths)
+
         with scenario.blamed("tasks"):
             self.roots: Collection[Instance] = instances(
                 read,
@@ -163,7 +167,8 @@ class Agents:
         return {
             "scenario": scenario.resolved(),
             "traces": [
-                _trace(path, name) for path, name in zip(scenario.trace_paths, scenario.traces, strict=True)
+                {"path": name, "sha256": sha256}
+                for name, sha256 in zip(scenario.traces, self._sums, strict=True)
             ],
             "references": dict(self._survey.references),
             "assumed": scenario.assumed(),
@@ -200,11 +205,24 @@ def _read(paths: Sequence[Path]) -> Iterator[Task]:
             yield task
 
 
-def _trace(path: Path, name: str) -> dict[str, Any]:
-    """A trace's name as the scenario has it, and its content's sha256; a directory's covers its files and their names."""
+@lru_cache(maxsize=2)
+def _surveyed(paths: tuple[Path, ...], sums: tuple[str, ...], most: float) -> Survey:  # noqa: ARG001 - of this content
+    """What the traces tell. Scenarios of a study share their traces, and tasks do not change."""
+    return survey(lambda: _read(paths), most)
+
+
+def _sha256(path: Path) -> str:
+    """A trace's sha256; a directory's covers its files and their names."""
+    if not (path.is_file() or path.is_dir()):
+        return ""  # reading it will say what it is, and what to do
     total = hashlib.sha256()
-    for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
-        if path.is_dir():
-            total.update(file.relative_to(path).as_posix().encode())
-        total.update(file.read_bytes())
-    return {"path": name, "sha256": total.hexdigest()}
+    try:
+        for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
+            if path.is_dir():
+                total.update(file.relative_to(path).as_posix().encode())
+            total.update(file.read_bytes())
+    except OSError as error:
+        raise TraceError(
+            f"cannot be read: {error.strerror}", file=path, fix="check the path and its permissions"
+        ) from None
+    return total.hexdigest()

@@ -47,14 +47,12 @@ def simulate(scenario: Scenario, progress: Progress | None = None, *, step_by_st
 
     `step_by_step` takes every step of the engine alone: slow, and what the faster way is held against (law 7).
     """
-    started = time.perf_counter()
-    setup = _Setup(scenario)
+    simulation = Simulation(scenario)
     rows = {name: Rows(schema) for name, schema in TABLES.items()}
-    with _rare_collections():
-        log = setup.run(rows, progress, step_by_step=step_by_step)
+    simulation.run(rows, progress, step_by_step=step_by_step)
     return RunRecord(
-        run=setup.describe(log),
-        timing=_timing(started),
+        run=simulation.describe(),
+        timing=simulation.timing(),
         **{name: table.table() for name, table in rows.items()},
     )
 
@@ -66,16 +64,7 @@ def simulate_to(
 
     InputError, RecordError and RunError as for `simulate` and `write_record`.
     """
-    started = time.perf_counter()
-    setup = _Setup(scenario)
-    with recorder(directory, overwrite) as found:
-        with _rare_collections():
-            log = setup.run(found.rows, progress, step_by_step=False)
-        found.finish(setup.describe(log), _timing(started))
-
-
-def _timing(started: float) -> dict[str, Any]:
-    return {"wall_s": time.perf_counter() - started, "host": platform.platform()}
+    Simulation(scenario).write(directory, overwrite=overwrite, progress=progress)
 
 
 @contextmanager
@@ -89,10 +78,11 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-class _Setup:
-    """A scenario with everything it names looked up."""
+class Simulation:
+    """A scenario with everything it names looked up and its traces read; to be run once."""
 
     def __init__(self, scenario: Scenario) -> None:
+        self._started = time.perf_counter()
         self.scenario = scenario
         engine = scenario.engine
         model = str(scenario.model_path or scenario.model)
@@ -138,8 +128,26 @@ class _Setup:
     def _tail_tokens(self) -> int:
         return self.geometry.window or 0 if self.hybrid else 0
 
-    def run(self, rows: Mapping[str, Rows], progress: Progress | None, *, step_by_step: bool) -> StepLog:
+    def write(
+        self, directory: str | Path, *, overwrite: bool = False, progress: Progress | None = None
+    ) -> None:
+        """Run, and write the record meanwhile."""
+        with recorder(directory, overwrite) as found:
+            self.run(found.rows, progress)
+            found.finish(self.describe(), self.timing())
+
+    def timing(self) -> dict[str, Any]:
+        """timing.json, so far."""
+        return {"wall_s": time.perf_counter() - self._started, "host": platform.platform()}
+
+    def run(
+        self, rows: Mapping[str, Rows], progress: Progress | None = None, *, step_by_step: bool = False
+    ) -> None:
         """Let time pass until all tasks have ended and nothing runs; what happened goes into `rows`, by table."""
+        with _rare_collections():
+            self._out_of_range = self._run(rows, progress, step_by_step=step_by_step).out_of_range
+
+    def _run(self, rows: Mapping[str, Rows], progress: Progress | None, *, step_by_step: bool) -> StepLog:
         scenario, engine_keys, agents = self.scenario, self.scenario.engine, self.agents
         clock = Clock()
         log = StepLog(self.cost, rows["engine"], hybrid=self.hybrid)
@@ -200,7 +208,7 @@ class _Setup:
         log.finish(end_s)
         return log
 
-    def describe(self, log: StepLog) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """run.json: what was run, and on what evidence."""
         return {
             **self.agents.describe(),
@@ -214,7 +222,7 @@ class _Setup:
             },
             "context_length": self.context_length,
             "profile": {**_profile(self.profile), "also_derived": list(self.cost.notes)},
-            "out_of_range": dict(sorted(log.out_of_range.items())),
+            "out_of_range": dict(sorted(self._out_of_range.items())),
         }
 
 

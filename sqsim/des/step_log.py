@@ -139,14 +139,13 @@ class StepLog:
             self._write("decode", interval, 0, 0, 0)
 
     def _write(self, mode: str, row: _Interval, retracted: int, reclaimed: int, released: int) -> None:
-        *held, swa_used = row.usage
+        running, idle, aux, evictable, free, swa_used = row.usage
+        t0_s, t1_s = row.t0_s, row.t1_s
         for name in row.ranges:
             self.out_of_range[name] = self.out_of_range.get(name, 0) + row.steps
         # In the order of record.ENGINE.
-        self._rows.add(
-            (
-                *(row.t0_s, row.t1_s, mode, row.steps, row.requests, row.new_tokens, row.context_tokens),
-                *(row.running, row.waiting, *held, row.used_token_s / (row.t1_s - row.t0_s)),
-                *(swa_used if self._hybrid else None, retracted, reclaimed, released, row.ratio),
-            )
-        )
+        self._rows.add((
+            t0_s, t1_s, mode, row.steps, row.requests, row.new_tokens, row.context_tokens,
+            row.running, row.waiting, running, idle, aux, evictable, free, row.used_token_s / (t1_s - t0_s),
+            swa_used if self._hybrid else None, retracted, reclaimed, released, row.ratio,
+        ))  # fmt: skip

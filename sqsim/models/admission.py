@@ -57,7 +57,12 @@ class Budget:
         self._window = 0
         self._reserved: float = riding + sum(
             [
-                min(request.max_new_tokens - request.n_out, CLIP_NEW_TOKENS)
+                # a comparison costs a third of `min`, and this is asked for every running request in every pass
+                (
+                    left
+                    if (left := request.max_new_tokens - request.n_out) < CLIP_NEW_TOKENS
+                    else CLIP_NEW_TOKENS
+                )
                 * (1.0 if request.ignore_eos else ratio)
                 for request in running
             ]

@@ -41,7 +41,7 @@ class Stretch(NamedTuple):
         return self.page * sum(taken)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Batch:
     """One forward step; `requests` in row order, prefill rows first.
 
