@@ -201,7 +201,12 @@ def test_what_a_terminal_cannot_show_is_escaped(scenario):
 
 
 def test_an_interrupt_says_so_and_leaves_nothing(scenario):
-    script = "import sqsim.cli as c\ndef stop(*_): raise KeyboardInterrupt\nc.simulate = stop\nc.main()"
+    script = (
+        "from sqsim import cli, simulate\n"
+        "def stop(*_, **__): raise KeyboardInterrupt\n"
+        "simulate.Simulation.run = stop\n"
+        "cli.main()"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script, "run", "scenario.yaml", "--output-dir", "out"],
         cwd=scenario.parent, capture_output=True, text=True, timeout=120, check=False,
