@@ -80,7 +80,7 @@ def timing_refused(record: RunRecord) -> str | None:
             "not those of the scenario; measure again with --time-scale 1"
         )
     if record.run.get("await_aux"):
-        return "tools waited for aux threads (await_aux), as no agent does; measure again without it"
+        return "turns waited for aux threads (await_aux), as no agent does; measure again without it"
     if record.run.get("status", "complete") != "complete":
         return f"the run ended before its end ({record.run.get('ended_by')}), so its times are those of a part; measure again"
     return None

@@ -31,12 +31,15 @@ from tests.sqsim.tasks import chain
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_a_replay_does_what_the_simulation_does(tmp_path, policy):
-    """Both drive one loop: the same prompts, outputs, decisions and evictions, and the cache finds the same."""
+    """Both drive one loop: the same prompts, outputs, decisions and evictions, and the cache finds the same.
+
+    Whether an aux thread ends in time is this machine's affair, so turns wait for it.
+    """
     run = scenario(
         tmp_path, [*family(), busy(), chain(6, name="long", uses={5: (0,)})], policy=POLICIES[policy]
     )
     with FakeServer(token_s=0.0005).running() as server:
-        _, record = on(server, run, time_scale=0.05)
+        _, record = on(server, run, time_scale=0.05, await_aux=True)
     simulated = simulate(run)
     assert rows(record.turns, ACCOUNTED) == rows(simulated.turns, ACCOUNTED)
     assert rows(record.aux, NAMED) == rows(simulated.aux, NAMED)

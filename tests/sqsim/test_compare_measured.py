@@ -126,7 +126,7 @@ def test_the_rule_by_hand(measured, simulated_, error_percent, error_sd, within)
 
 REFUSED = [
     ({"time_scale": 0.05}, "0.05 times as long"),
-    ({"await_aux": True}, "tools waited for aux threads"),
+    ({"await_aux": True}, "turns waited for aux threads"),
     ({"status": "incomplete", "ended_by": "x"}, "(x)"),
 ]
 
