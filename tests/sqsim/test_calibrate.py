@@ -8,12 +8,12 @@ import random
 
 import pytest
 
-from sqsim.calibrate import calibrate, profile_text
+from sqsim.calibrate import calibrate
 from sqsim.errors import InputError
 from sqsim.models.cost import CostModel, StepWork
 from sqsim.models.geometry import geometry
 from sqsim.models.hardware import hardware
-from sqsim.models.profile import read_profile
+from sqsim.models.profile import profile_text, read_profile
 from sqsim.record import RunRecord, write_record
 from sqsim.scenario import make_scenario
 from sqsim.simulate import simulate
@@ -111,7 +111,9 @@ def test_known_coefficients_come_back(tmp_path):
     assert max(abs(each.total_error) for each in found.held_out) < 1e-4
     assert found.profile.client.request_s == pytest.approx(0.004)
     assert found.profile.client.response_s == pytest.approx(0.002)
-    cost = CostModel(read_profile(profile_text(found.profile), "text"), geometry("tiny-llama"), hardware("cpu"))
+    cost = CostModel(
+        read_profile(profile_text(found.profile, "a test"), "text"), geometry("tiny-llama"), hardware("cpu")
+    )
     for prefill, lengths in ([], [300, 500]), ([(64, 0), (10, 700)], []):
         work = StepWork(prefill, len(lengths), sum(lengths), 0)
         assert cost.step_s(work) == pytest.approx(seconds(prefill, lengths), rel=1e-4)
@@ -122,7 +124,10 @@ def test_errors_of_the_fit_add_up_to_nothing_and_intervals_hold_the_truth(tmp_pa
     assert abs(sum(each.total_error for each in found.held_out)) / 6 < 0.02
     for name, value in found.coefficients.items():
         assert abs(value - TRUTH[name]) < 5 * found.standard_errors[name] + 1e-3 * TRUTH[name], name
-    assert found.profile.step.fit.names == list(TRUTH)
+    names, numbers = found.profile.step.fit.names, found.profile.step.fit.covariance
+    at = names.index("decode_full.per_token_s")
+    sd_s = found.standard_errors["decode_context"] / geometry("tiny-llama").full_layers
+    assert numbers[at][at] == pytest.approx(sd_s**2, rel=1e-4)
 
 
 def test_a_stall_is_left_out(tmp_path):
@@ -208,7 +213,7 @@ def test_the_ways_between_agent_and_scheduler_show_in_the_record(tmp_path):
     write_tasks(tmp_path / "tasks.jsonl", [chain(3)])
 
     def turns(profile):
-        (tmp_path / "p.yaml").write_text(profile_text(profile))
+        (tmp_path / "p.yaml").write_text(profile_text(profile, "a test"))
         engine = {"gpu": "cpu", "kv_capacity": 4096, "profile": str(tmp_path / "p.yaml")}
         content = {"traces": str(tmp_path / "tasks.jsonl"), "model": "tiny-llama", "engine": engine}
         return simulate(make_scenario({"load": {"concurrency": 1}, **content})).turns.to_pylist()
