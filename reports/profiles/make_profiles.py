@@ -165,18 +165,28 @@ def regress(rows: list[tuple[str, Row]], features: dict[str, Vector]) -> Regress
     return Regression(named, covariance, errors(rows, predicted, held), spread(rows, predicted, held))
 
 
-def decode(gpu: str, window: int) -> DecodeTerm:
-    """Launch floor, seconds a request above the kink, seconds a token of KV read."""
-    rows = [
-        pair
-        for pair in attention(gpu, "generation_attention", window)
-        if int(pair[1]["batch_size"]) <= MAX_REQUESTS
-    ]
+def decode_rows(gpu: str, window: int) -> list[tuple[str, Row]]:
+    """Of batches up to what a server runs."""
+    rows = attention(gpu, "generation_attention", window)
+    return [(line, row) for line, row in rows if int(row["batch_size"]) <= MAX_REQUESTS]
+
+
+def decode_features(rows: list[tuple[str, Row]], window: int) -> dict[str, Vector]:
+    """Launch floor, requests, requests above the kink, tokens of KV read."""
     requests, context = column(rows, "batch_size"), column(rows, "isl", "step")
-    read_tokens = requests * (np.minimum(context, window) if window else context)
-    beyond = np.maximum(0, requests - KINK)
-    names = {"fixed_s": np.ones(len(rows)), "per_request_s": requests, "per_request_beyond_s": beyond}
-    found = regress(rows, {**names, "per_token_s": read_tokens})
+    return {
+        "fixed_s": np.ones(len(rows)),
+        "per_request_s": requests,
+        "per_request_beyond_s": np.maximum(0, requests - KINK),
+        "per_token_s": requests * (np.minimum(context, window) if window else context),
+    }
+
+
+def decode(gpu: str, window: int) -> DecodeTerm:
+    """Decode attention of a layer."""
+    rows = decode_rows(gpu, window)
+    requests, context = column(rows, "batch_size"), column(rows, "isl", "step")
+    found = regress(rows, decode_features(rows, window))
     term = f"decode_{'sliding' if window else 'full'}"
     counts = (1, KINK, MAX_REQUESTS)
     numbers = {
@@ -201,35 +211,50 @@ def frontier(requests: Vector, context: Vector) -> list[tuple[float, float]]:
     return [(float(size), float(context[requests >= size].max())) for size in sizes]
 
 
-def prefill(gpu: str, window: int) -> PrefillTerm:
-    rows = attention(gpu, "context_attention", window)
+def prefill_features(rows: list[tuple[str, Row]], window: int) -> dict[str, Vector]:
+    """Launch floor, requests, new tokens, pairs of a new token and one that it attends to."""
     requests, length = column(rows, "batch_size"), column(rows, "isl")
     pairs = np.array([window_pairs(int(new), 0, window or int(new)) for new in length], dtype=float)
-    features = {
+    return {
         "fixed_s": np.ones(len(rows)),
         "per_request_s": requests,
         "per_token_s": requests * length,
         "per_pair_s": requests * pairs,
     }
+
+
+def prefill(gpu: str, window: int) -> PrefillTerm:
+    """Prefill attention of a layer."""
+    rows = attention(gpu, "context_attention", window)
+    features = prefill_features(rows, window)
     found = regress(rows, features)
     term = f"prefill_{'sliding' if window else 'full'}"
     numbers = {
         f"{term}.{name}": list(shares) for name, shares in zip(features, np.eye(len(features)), strict=True)
     }
-    ranges = {"requests": span(requests), "new_tokens": span(length), "prefix_tokens": (0.0, 0.0)}
+    ranges = {
+        "requests": span(column(rows, "batch_size")),
+        "new_tokens": span(column(rows, "isl")),
+        "prefix_tokens": (0.0, 0.0),
+    }
     return PrefillTerm(**found.said(rows, numbers), ranges=ranges, **found.values)
 
 
-def moe(gpu: str, engine: str) -> CurveTerm:
-    """A table by tokens: the mean over the two skewed routings (power laws 1.01 and 1.2) that were measured.
+def moe_rows(gpu: str, engine: str, routing: str = "power_law") -> list[tuple[str, Row]]:
+    """By default of the two skewed routings (power laws 1.01 and 1.2) that were measured.
 
     Balanced routing would touch all 32 experts from 8 tokens on, which no router does.
     """
-    rows = [
+    return [
         (line, row)
         for line, row in read(f"gpt_oss_20b_{gpu.replace('-', '_')}_moe.csv")
-        if row["framework"] == engine and row["distribution"].startswith("power_law")
+        if row["framework"] == engine and row["distribution"].startswith(routing)
     ]
+
+
+def moe(gpu: str, engine: str) -> CurveTerm:
+    """A table by tokens: the mean over the skewed routings."""
+    rows = moe_rows(gpu, engine)
     tokens, held = column(rows, "num_tokens"), np.array([held_out(line) for line, _ in rows], dtype=float)
     curve = Curve(table(tokens[held == 0], seconds(rows)[held == 0]))
     predicted = np.array([curve(count) for count in tokens])
