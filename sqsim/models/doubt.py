@@ -19,9 +19,8 @@ from sqsim.draws import generator
 from sqsim.models.profile import Evidence, Fit, Profile, Term
 
 DECLARED: dict[Evidence, float] = {"measured": 0.0, "published": 0.1, "derived": 0.2, "assumed": 0.5}
-"""Relative standard deviation of a term that states no spread. Assumed: the roofline missed 69 whole-server times of
-gpt-oss-120b by 11 % on average and by 22 % in its worst group (reports/profiles/check_servers.py); nobody measured
-what is assumed."""
+"""Relative standard deviation of a term that states no spread. Assumed: the roofline missed the TPOT of 50 whole servers by 10 % on average
+and by 19 % in its worst group (reports/profiles/SERVERS.md); nobody measured what is assumed."""
 
 
 def drawn(profile: Profile, seed: int, index: int) -> Profile:
