@@ -50,7 +50,7 @@ def test_a_held_out_row_is_not_seen_by_its_fit(held_out):
 
 
 def test_the_page_is_what_its_command_writes(held_out):
-    assert held_out.page() == (PROFILES / "HELD_OUT.md").read_text()
+    assert held_out.page() == held_out.PAGE.read_text()
 
 
 @pytest.fixture
