@@ -109,6 +109,12 @@ def fit_steps(runs: Sequence[Run], shape: Geometry) -> StepFit:
     )
 
 
+def predicted_s(fit: StepFit, steps: Sequence[StepTime], shape: Geometry) -> Vector:
+    """What a fit says of each step, in seconds."""
+    predicted: Vector = _matrix(steps, shape, fit.names) @ fit.values
+    return predicted
+
+
 def _matrix(steps: Sequence[StepTime], shape: Geometry, names: Sequence[str]) -> Vector:
     """(steps, coefficients): how often each coefficient is charged in each step."""
     rows = []
