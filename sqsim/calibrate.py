@@ -27,7 +27,7 @@ from sqsim.models.profile import (
 )
 from sqsim.record import read_record
 from sqsim.recording import SCHEDULE
-from sqsim.step_fit import Run, RunScore, StepFit, fit_steps
+from sqsim.step_fit import Residuals, Run, RunScore, StepFit, fit_steps, residuals
 from sqsim.step_times import StepTimes, served, step_times
 
 
@@ -42,10 +42,12 @@ class Calibration:
     spread: float  # relative sd of a whole run about its prediction, beyond the standard errors
     outliers: int  # steps left out: more than `step_fit.OUTLIER` times what was predicted
     steps: int
+    residuals: list[Residuals]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the profile, which is a file of its own."""
-        return {name: value for name, value in asdict(self).items() if name != "profile"}
+        """Everything but the profile, which is a file of its own, and the steps."""
+        lean = replace(self, residuals=[])
+        return {name: value for name, value in asdict(lean).items() if name not in {"profile", "residuals"}}
 
 
 def calibrate(sources: Sequence[Path], name: str) -> Calibration:
@@ -64,7 +66,8 @@ def calibrate(sources: Sequence[Path], name: str) -> Calibration:
     runs = [times for _, times in found]
     if empty := next((path for path, times in zip(sources, runs, strict=True) if not times.steps), None):
         raise InputError(f"{empty}: holds no step; run it again")
-    fitted = fit_steps([Run(_called(times.directory), times.steps) for times in runs], shape)
+    named = [Run(_called(times.directory), times.steps) for times in runs]
+    fitted = fit_steps(named, shape)
     errors = np.sqrt(np.diag(fitted.covariance))
     return Calibration(
         profile=_profile(name, shape, gpu, first, fitted, runs),
@@ -82,6 +85,7 @@ def calibrate(sources: Sequence[Path], name: str) -> Calibration:
         spread=_rounded(fitted.spread),
         outliers=fitted.outliers,
         steps=fitted.kept + fitted.outliers,
+        residuals=residuals(fitted, named, shape),
     )
 
 

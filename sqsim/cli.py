@@ -158,14 +158,21 @@ def calibrate_command(
         list[Path], typer.Argument(help="Records of `sqreal run`, or files of benchmarks/gpu/serve.py.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The profile (YAML) to write.")],
+    residuals: Annotated[
+        Path | None, typer.Option("--residuals", help="A page (HTML) with every step against its prediction.")
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Fit a cost profile to real runs; each run is also predicted by a fit to the others."""
     from sqsim.calibrate import calibrate  # noqa: PLC0415 - the other commands do without scipy
+    from sqsim.report.residuals import residual_page  # noqa: PLC0415 - the same
 
     found = calibrate(records, output.stem)
     write_text(output, profile_text(found.profile, "`sqsim calibrate`"), overwrite)
+    if residuals is not None:
+        page = residual_page(f"Residuals of {output.stem}", found.residuals, found.held_out)
+        write_text(residuals, page, overwrite)
     if as_json:
         print_json(found.to_json())
         return
@@ -190,6 +197,9 @@ def calibrate_command(
         ],
     )
     print_line(f"- {found.steps} steps; {found.outliers} left out, which took over 8 times what was predicted")
+    print_line(
+        f"- a whole run differs from its prediction by a further {found.spread:.1%} (standard deviation)"
+    )
     print_line(f"profile: {output}")
 
 

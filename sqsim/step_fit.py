@@ -65,6 +65,16 @@ class RunScore:
 
 
 @dataclass(frozen=True, slots=True)
+class Residuals:
+    """Every step of a run, as measured and as the fit to all runs has it; `prefill`: whether it holds one."""
+
+    run: str
+    measured_s: Vector
+    predicted_s: Vector
+    prefill: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
 class StepFit:
     """Coefficients in the order of `names`, in seconds; `covariance` is theirs.
 
@@ -113,6 +123,19 @@ def predicted_s(fit: StepFit, steps: Sequence[StepTime], shape: Geometry) -> Vec
     """What a fit says of each step, in seconds."""
     predicted: Vector = _matrix(steps, shape, fit.names) @ fit.values
     return predicted
+
+
+def residuals(fit: StepFit, runs: Sequence[Run], shape: Geometry) -> list[Residuals]:
+    """Every step of every run beside its prediction."""
+    return [
+        Residuals(
+            run.name,
+            np.array([step.seconds for step in run.steps]),
+            np.maximum(predicted_s(fit, run.steps, shape), 1e-9),
+            np.array([bool(step.work.prefill) for step in run.steps]),
+        )
+        for run in runs
+    ]
 
 
 def _matrix(steps: Sequence[StepTime], shape: Geometry, names: Sequence[str]) -> Vector:

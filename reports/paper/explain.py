@@ -1,6 +1,6 @@
 """Which worlds explain the published serving run? Writes explanations.json; page.py writes README.md from it.
 
-    python reports/paper/explain.py [--jobs 2]     # from the repository's root; some 10 minutes on two free cores
+    python reports/paper/explain.py [--jobs 2]     # from the repository's root; some 15 minutes on two free cores
 
 A quasi-random design over the priors of world.py (Sobol, 64 worlds, 96 tasks each), then rounds that a surrogate
 (radial basis functions on the logarithms of what the runs showed) proposes, then the nearest worlds with all 424
@@ -29,8 +29,8 @@ from sqsim.workers import end_with
 
 HERE = Path(__file__).parent
 FILE = HERE / "explanations.json"
-DESIGN, COARSE_TASKS, ROUNDS, PROPOSED, FULL = 64, 96, 3, 16, 8
-CURVED = 4
+DESIGN, COARSE_TASKS, ROUNDS, PROPOSED, FULL = 64, 96, 6, 16, 10
+CURVED = 3
 AT_A_TIME = (8, 16, 24, 36, 48)
 
 Shares = NDArray[np.float64]
@@ -92,6 +92,10 @@ def propose(rows: Sequence[dict[str, Any]], number: int, seed: int) -> list[Shar
     best = np.array([row["shares"] for row in nearest(rows)[:12]])
     draw = np.random.default_rng(seed)
     near = np.repeat(best, 600, axis=0) + draw.normal(0, 0.08, (len(best) * 600, known.shape[1]))
+    for at, unknown in enumerate(w.UNKNOWNS.values()):
+        if unknown.choices:  # a step of a choice is no small one: a quarter of them are drawn anew
+            anew = draw.random(len(near)) < 0.25
+            near[anew, at] = draw.random(int(anew.sum()))
     wide = qmc.Sobol(known.shape[1], seed=seed).random(2**13)
     points = np.clip(np.concatenate([wide, near]), 0, 1 - 1e-9)
     predicted = np.exp(surrogate(_placed(points)))

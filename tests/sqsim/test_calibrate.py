@@ -9,6 +9,7 @@ import random
 import pytest
 
 from sqsim.calibrate import calibrate
+from sqsim.cli import app
 from sqsim.errors import InputError
 from sqsim.models.cost import CostModel, StepWork
 from sqsim.models.geometry import geometry
@@ -50,7 +51,16 @@ def seconds(prefill, lengths):
 
 
 def recorded(
-    directory, seed, *, requests=8, steps=400, noise=0.0, request_s=0.004, response_s=0.002, **changes
+    directory,
+    seed,
+    *,
+    requests=8,
+    steps=400,
+    noise=0.0,
+    slower=1.0,
+    request_s=0.004,
+    response_s=0.002,
+    **changes,
 ):
     """A record of a run whose every step took what `seconds` says, up to a keyed noise; one request arrives and ends."""
     draw = random.Random(f"calibrate {seed}")
@@ -74,7 +84,7 @@ def recorded(
         events.append(
             {"ev": "step", "step": step, "mode": "extend" if prefill else "decode", "t0": now, "reqs": rows}
         )
-        now += seconds(prefill, lengths) * (1 + draw.uniform(-noise, noise))
+        now += slower * seconds(prefill, lengths) * (1 + draw.uniform(-noise, noise))
         events.append({"ev": "result", "step": step, "t1": now, "fin": ["a"] if step == steps else []})
     events.append({"ev": "idle", "t": now})
     with gzip.open(schedule / "steps.jsonl.gz", "wt") as log:
@@ -128,6 +138,31 @@ def test_errors_of_the_fit_add_up_to_nothing_and_intervals_hold_the_truth(tmp_pa
     at = names.index("decode_full.per_token_s")
     sd_s = found.standard_errors["decode_context"] / geometry("tiny-llama").full_layers
     assert numbers[at][at] == pytest.approx(sd_s**2, rel=1e-4)
+
+
+def test_the_spread_of_runs_is_what_their_steps_do_not_explain(tmp_path):
+    """Six runs whose machine was up to 20 % faster or slower as a whole: sd of a uniform +-0.2 is 0.115."""
+    found = calibrated(*(recorded(tmp_path / str(n), n, slower=1 + (n - 2.5) * 0.08) for n in range(6)))
+    assert found.spread == pytest.approx(0.115, abs=0.05)
+    assert found.profile.spread == found.spread
+    alike = calibrated(*(recorded(tmp_path / f"alike {n}", n, noise=0.3) for n in range(6)))
+    assert alike.spread < 0.01
+
+
+def test_residuals_are_on_a_page_of_their_own(tmp_path):
+    runs = [recorded(tmp_path / str(seed), seed, noise=0.1) for seed in range(2)]
+    app(
+        ["calibrate", *map(str, runs), "-o", str(tmp_path / "p.yaml"), "--residuals", str(tmp_path / "r.html")],
+        standalone_mode=False,
+    )
+    page = (tmp_path / "r.html").read_text()
+    assert str(runs[0]) in page
+    assert page.count("decode</th>") >= 2
+    assert "Each run, predicted by a fit to the others" in page
+    assert 'src="http' not in page
+    for one in calibrated(*runs).residuals:
+        assert len(one.measured_s) == 400
+        assert one.measured_s / one.predicted_s == pytest.approx(1, abs=0.15)
 
 
 def test_a_stall_is_left_out(tmp_path):
