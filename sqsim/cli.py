@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sqsim.bands import DRAWS, bands, check_draws, write_bands
 from sqsim.cli_compare import print_comparison
 from sqsim.cli_output import (
     Json,
@@ -30,6 +31,7 @@ from sqsim.cli_trace import app as trace_app
 from sqsim.compare.runs import compare
 from sqsim.lockstep import replay
 from sqsim.metrics import metrics
+from sqsim.models.profile import profile_text
 from sqsim.record import check_writable, read_record
 from sqsim.report.page import build_page
 from sqsim.scenario import load_scenario
@@ -59,6 +61,12 @@ def run_command(
     scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML).")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key: engine.cache=session.")] = None,
     output_dir: Annotated[Path | None, typer.Option("--output-dir", help="Write the record here.")] = None,
+    with_bands: Annotated[
+        bool, typer.Option("--bands", help="With an interval for every metric: many runs, on all cores.")
+    ] = False,
+    draws: Annotated[
+        int, typer.Option("--draws", help="For --bands: profiles drawn, one less than a multiple of 20.")
+    ] = DRAWS,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -67,6 +75,8 @@ def run_command(
     if output_dir is not None:
         check_writable(output_dir, overwrite)
     resolved = load_scenario(scenario, set_ or [])
+    if with_bands:
+        check_draws(draws)
     started = time.perf_counter()
     with progress_bar("tasks", quiet) as progress:
         if output_dir is None:
@@ -75,10 +85,16 @@ def run_command(
             simulate_to(resolved, output_dir, overwrite=overwrite, progress=progress)
             record = read_record(output_dir)
     found = {**metrics(record), "wall_s": time.perf_counter() - started}
+    sure = None
+    if with_bands:
+        with progress_bar("runs", quiet) as progress:
+            sure = bands(resolved, draws=draws, jobs=os.cpu_count() or 1, progress=progress, value=found)
+        if output_dir is not None:
+            write_bands(output_dir, sure)
     if as_json:
-        print_json(found)
+        print_json(found if sure is None else {**found, "bands": sure.to_json()})
     else:
-        print_run(record, found, output_dir)
+        print_run(record, found, output_dir, sure)
     require_completed(record, found)
 
 
@@ -142,14 +158,21 @@ def calibrate_command(
         list[Path], typer.Argument(help="Records of `sqreal run`, or files of benchmarks/gpu/serve.py.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The profile (YAML) to write.")],
+    residuals: Annotated[
+        Path | None, typer.Option("--residuals", help="A page (HTML) with every step against its prediction.")
+    ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Fit a cost profile to real runs; each run is also predicted by a fit to the others."""
-    from sqsim.calibrate import calibrate, profile_text  # noqa: PLC0415 - the other commands do without scipy
+    from sqsim.calibrate import calibrate  # noqa: PLC0415 - the other commands do without scipy
+    from sqsim.report.residuals import residual_page  # noqa: PLC0415 - the same
 
     found = calibrate(records, output.stem)
-    write_text(output, profile_text(found.profile), overwrite)
+    write_text(output, profile_text(found.profile, "`sqsim calibrate`"), overwrite)
+    if residuals is not None:
+        page = residual_page(f"Residuals of {output.stem}", found.residuals, found.held_out)
+        write_text(residuals, page, overwrite)
     if as_json:
         print_json(found.to_json())
         return
@@ -174,6 +197,9 @@ def calibrate_command(
         ],
     )
     print_line(f"- {found.steps} steps; {found.outliers} left out, which took over 8 times what was predicted")
+    print_line(
+        f"- a whole run differs from its prediction by a further {found.spread:.1%} (standard deviation)"
+    )
     print_line(f"profile: {output}")
 
 

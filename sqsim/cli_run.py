@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from sqsim.cli_output import print_line, print_pairs
+from sqsim.bands import Bands
+from sqsim.cli_output import print_line, print_pairs, print_rows
 from sqsim.errors import RunError
 from sqsim.metrics import Value
 from sqsim.record import RunRecord
@@ -19,18 +20,43 @@ _SHOWN = [
 """What is printed for reading; --json has every metric."""
 
 
-def print_run(record: RunRecord, found: Mapping[str, Value], output_dir: Path | None) -> None:
-    """Print the main metrics of a run, and notes."""
+def print_run(
+    record: RunRecord, found: Mapping[str, Value], output_dir: Path | None, sure: Bands | None = None
+) -> None:
+    """Print the main metrics of a run, with their intervals where there are some, and notes."""
     scenario = record.run["scenario"]
     title = (
         f"{scenario['policy']['name']} / {scenario['engine']['cache']}, "
         f"{scenario['model']} on {scenario['engine']['gpu']}"
     )
-    print_pairs(title, [(name, found[name]) for name in _SHOWN if found.get(name) is not None])
-    for note in _notes(record, found):
+    shown = [(name, found[name]) for name in _SHOWN if found.get(name) is not None]
+    if sure is None:
+        print_pairs(title, shown)
+    else:
+        columns = ["metric", "value", f"{sure.confidence:.0%} from", "to", "sd: profile", "sd: chance"]
+        print_rows(title, columns, [[name, value, *_interval(sure, name)] for name, value in shown])
+    for note in [*_notes(record, found), *([] if sure is None else _doubts(sure))]:
         print_line(f"- {note}")
     if output_dir is not None:
         print_line(f"- record: {output_dir}")
+
+
+def _interval(sure: Bands, name: str) -> list[Value]:
+    band = sure.bands.get(name)
+    return [None] * 4 if band is None else [band.low, band.high, band.parameter_sd, band.sampling_sd]
+
+
+def _doubts(sure: Bands) -> list[str]:
+    """What the intervals hold, and what they do not."""
+    drawn = "; ".join(f"{term}: {what}" for term, what in sure.doubts.items()) or "nothing of the profile"
+    by_chance = (
+        ", ".join(sure.sampled) or "nothing: another seed changes nothing (resample: true draws tasks anew)"
+    )
+    return [
+        f"in the intervals, of the profile: {drawn}",
+        f"in the intervals, by chance: {by_chance}",
+        "not in the intervals: what the scenario states or assumes, the scheduler, steps beyond the measured range",
+    ]
 
 
 def require_completed(record: RunRecord, found: Mapping[str, Value]) -> None:

@@ -42,12 +42,19 @@ Progress = Callable[[int, int], None]
 """Called as tasks end: how many have, of how many."""
 
 
-def simulate(scenario: Scenario, progress: Progress | None = None, *, step_by_step: bool = False) -> RunRecord:
+def simulate(
+    scenario: Scenario,
+    progress: Progress | None = None,
+    *,
+    step_by_step: bool = False,
+    profile: Profile | None = None,
+) -> RunRecord:
     """Run a scenario. InputError when it cannot be run as it is; the same scenario gives the same record.
 
     `step_by_step` takes every step of the engine alone: slow, and what the faster way is held against (law 7).
+    `profile` stands in for the one that the scenario names.
     """
-    simulation = Simulation(scenario)
+    simulation = Simulation(scenario, profile)
     rows = {name: Rows(schema) for name, schema in TABLES.items()}
     simulation.run(rows, progress, step_by_step=step_by_step)
     return RunRecord(
@@ -81,7 +88,7 @@ def _rare_collections() -> Iterator[None]:
 class Simulation:
     """A scenario with everything it names looked up and its traces read; to be run once."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, other_profile: Profile | None = None) -> None:
         self._started = time.perf_counter()
         self.scenario = scenario
         engine = scenario.engine
@@ -93,7 +100,7 @@ class Simulation:
         with scenario.blamed("engine.gpu"):
             self.hardware: Hardware = hardware(engine.gpu)
         with scenario.blamed("engine.profile"):
-            self.profile: Profile = profile(model, engine.gpu, scenario.profile)
+            self.profile: Profile = other_profile or profile(model, engine.gpu, scenario.profile)
             weight_bytes = self.geometry.weight_bytes(self.profile.weights)
         with scenario.blamed("engine.tensor_parallel"):
             self.geometry.kv_heads_per_gpu(engine.tensor_parallel)

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +24,7 @@ from sqsim.scenario_parts import ClosedLoad, NoEviction, SideQuest
 from sqsim.simulate import simulate
 from sqsim.strict_yaml import KeyPath, show
 from sqsim.study_file import PanelFile, Point, Study, StudyFile
+from sqsim.workers import end_with
 
 SCHEMA = "sqsim-study/1"
 
@@ -34,7 +32,6 @@ Progress = Callable[[int, int], None]
 """Points done, of how many."""
 
 _FILL_TOLERANCE = 0.05
-_WATCH_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +119,8 @@ def _filled(panel: PanelFile, study: Study) -> PanelFile:
     return panel.model_copy(update={"set": {**panel.set, "engine.kv_capacity": best}})
 
 
-@cache
-def _end_with(study: int) -> None:
-    """See to it that a worker process ends with its study's, even if that was killed: it has nobody to work for."""
-
-    def watch() -> None:
-        while os.getppid() == study:
-            time.sleep(_WATCH_S)
-        os._exit(1)
-
-    if os.getpid() != study:
-        threading.Thread(target=watch, daemon=True).start()
-
-
 def _run(index: int, point: Point, directory: Path, study: int) -> tuple[int, _Done]:
-    _end_with(study)
+    end_with(study)
     try:
         record = simulate(point.scenario)
         if point.kept is not None:

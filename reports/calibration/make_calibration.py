@@ -22,8 +22,9 @@ from typing import Any
 
 from sqreal.replay import Replay
 from sqreal.server import options_of, start
-from sqsim.calibrate import calibrate, profile_text
+from sqsim.calibrate import calibrate
 from sqsim.metrics import metrics
+from sqsim.models.profile import profile_text
 from sqsim.record import read_record, write_record
 from sqsim.recording import SCHEDULE
 from sqsim.scenario import Scenario, make_scenario
@@ -126,7 +127,9 @@ def predict(work: Path) -> dict[str, Any]:
     """Fit, predict, and put both beside each other."""
     directories = [work / name for name, *_ in FITTED]
     found = calibrate(directories, "tiny-llama-cpu")
-    (HERE / "tiny-llama-cpu.yaml").write_text(profile_text(found.profile), encoding="utf-8")
+    (HERE / "tiny-llama-cpu.yaml").write_text(
+        profile_text(found.profile, "reports/calibration/make_calibration.py"), encoding="utf-8"
+    )
     simulated = metrics(
         simulate(scenario(work, 0, 12, {"name": "none"}, profile=str(HERE / "tiny-llama-cpu.yaml")))
     )

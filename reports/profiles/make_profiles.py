@@ -14,12 +14,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
@@ -27,10 +26,19 @@ from sqsim.models import roofline
 from sqsim.models.cost import Curve, window_pairs
 from sqsim.models.geometry import geometry
 from sqsim.models.hardware import hardware
-from sqsim.models.profile import CurveTerm, DecodeTerm, Fit, PrefillTerm, PrefixTerm, Profile
+from sqsim.models.profile import (
+    CurveTerm,
+    DecodeTerm,
+    Fit,
+    PrefillTerm,
+    PrefixTerm,
+    Profile,
+    profile_text,
+)
 
 HERE = Path(__file__).parent
 PROFILES = HERE.parents[1] / "sqsim" / "models" / "profiles"
+MADE_BY = "reports/profiles/make_profiles.py; do not edit"
 MODEL = "gpt-oss-20b"
 MAX_REQUESTS = 256  # SGLang's default max_running, and the batches that are captured as CUDA graphs
 KINK = 16  # requests: below, decode attention is bound by its launch
@@ -102,6 +110,12 @@ def rounded(value: float) -> float:
     return float(f"{value:.5g}")
 
 
+def spread(rows: list[tuple[str, Row]], predicted: Vector, held: Vector) -> float:
+    """Root mean square of the relative errors on the rows that the fit never saw."""
+    off = (predicted / seconds(rows) - 1)[held == 1]
+    return rounded(float(np.sqrt(np.mean(off**2))))
+
+
 def errors(rows: list[tuple[str, Row]], predicted: Vector, held: Vector) -> Fit:
     """Relative errors on both sides of the split."""
     off = np.abs(predicted / seconds(rows) - 1)
@@ -115,8 +129,25 @@ def errors(rows: list[tuple[str, Row]], predicted: Vector, held: Vector) -> Fit:
     )
 
 
-def regress(rows: list[tuple[str, Row]], features: dict[str, Vector]) -> tuple[dict[str, float], Fit]:
-    """Non-negative coefficients that minimise squared relative errors, and how well they hold."""
+class Regression(NamedTuple):
+    """Coefficients by name, their covariance in that order, and how well they hold."""
+
+    values: dict[str, float]
+    covariance: Vector
+    fit: Fit
+    spread: float
+
+    def said(self, rows: list[tuple[str, Row]], numbers: dict[str, list[float]]) -> dict[str, Any]:
+        """What a term says of itself. `numbers`: path -> the coefficients' shares in a number that it ships."""
+        shares = np.array(list(numbers.values()))
+        covariance = shares @ self.covariance @ shares.T
+        covariance = [[rounded(value) for value in line] for line in covariance]
+        fit = self.fit.model_copy(update={"names": list(numbers), "covariance": covariance})
+        return {**said(rows, fit), "spread": self.spread}
+
+
+def regress(rows: list[tuple[str, Row]], features: dict[str, Vector]) -> Regression:
+    """Non-negative coefficients that minimise squared relative errors."""
     matrix, measured = np.stack(list(features.values()), axis=1), seconds(rows)
     held = np.array([held_out(line) for line, _ in rows], dtype=float)
     relative = matrix / measured[:, None]
@@ -129,34 +160,47 @@ def regress(rows: list[tuple[str, Row]], features: dict[str, Vector]) -> tuple[d
     variance = float(np.sum((used @ values[active] - 1) ** 2) / (len(rows) - len(active)))
     covariance = np.zeros((len(values), len(values)))
     covariance[np.ix_(active, active)] = variance * np.linalg.inv(used.T @ used)
-    fit = errors(rows, matrix @ train, held).model_copy(
-        update={"names": list(features), "covariance": [[rounded(x) for x in line] for line in covariance]}
-    )
-    return dict(zip(features, map(rounded, values), strict=True)), fit
+    predicted = matrix @ train
+    named = dict(zip(features, map(rounded, values), strict=True))
+    return Regression(named, covariance, errors(rows, predicted, held), spread(rows, predicted, held))
+
+
+def decode_rows(gpu: str, window: int) -> list[tuple[str, Row]]:
+    """Of batches up to what a server runs."""
+    rows = attention(gpu, "generation_attention", window)
+    return [(line, row) for line, row in rows if int(row["batch_size"]) <= MAX_REQUESTS]
+
+
+def decode_features(rows: list[tuple[str, Row]], window: int) -> dict[str, Vector]:
+    """Launch floor, requests, requests above the kink, tokens of KV read."""
+    requests, context = column(rows, "batch_size"), column(rows, "isl", "step")
+    return {
+        "fixed_s": np.ones(len(rows)),
+        "per_request_s": requests,
+        "per_request_beyond_s": np.maximum(0, requests - KINK),
+        "per_token_s": requests * (np.minimum(context, window) if window else context),
+    }
 
 
 def decode(gpu: str, window: int) -> DecodeTerm:
-    """Launch floor, seconds a request above the kink, seconds a token of KV read."""
-    rows = [
-        pair
-        for pair in attention(gpu, "generation_attention", window)
-        if int(pair[1]["batch_size"]) <= MAX_REQUESTS
-    ]
+    """Decode attention of a layer."""
+    rows = decode_rows(gpu, window)
     requests, context = column(rows, "batch_size"), column(rows, "isl", "step")
-    read_tokens = requests * (np.minimum(context, window) if window else context)
-    beyond = np.maximum(0, requests - KINK)
-    names = {"fixed_s": np.ones(len(rows)), "per_request_s": requests, "per_request_beyond_s": beyond}
-    values, fit = regress(rows, {**names, "per_token_s": read_tokens})
-
-    def base(count: int) -> tuple[float, float]:
-        extra = values["per_request_s"] * count + values["per_request_beyond_s"] * max(0, count - KINK)
-        return float(count), rounded(values["fixed_s"] + extra)
-
+    found = regress(rows, decode_features(rows, window))
+    term = f"decode_{'sliding' if window else 'full'}"
+    counts = (1, KINK, MAX_REQUESTS)
+    numbers = {
+        f"{term}.points.{at}": [1.0, count, max(0, count - KINK), 0.0] for at, count in enumerate(counts)
+    }
+    values = np.array(list(found.values.values()))
     return DecodeTerm(
-        **said(rows, fit),
+        **found.said(rows, {**numbers, f"{term}.per_token_s": [0.0, 0.0, 0.0, 1.0]}),
         ranges={"requests": span(requests), "context_tokens": span(context)},
-        points=[base(1), base(KINK), base(MAX_REQUESTS)],
-        per_token_s=values["per_token_s"],
+        points=[
+            (float(count), rounded(float(shares @ values)))
+            for count, shares in zip(counts, map(np.array, numbers.values()), strict=True)
+        ],
+        per_token_s=found.values["per_token_s"],
         frontier=[] if window else frontier(requests, context),
     )
 
@@ -167,36 +211,56 @@ def frontier(requests: Vector, context: Vector) -> list[tuple[float, float]]:
     return [(float(size), float(context[requests >= size].max())) for size in sizes]
 
 
-def prefill(gpu: str, window: int) -> PrefillTerm:
-    rows = attention(gpu, "context_attention", window)
+def prefill_features(rows: list[tuple[str, Row]], window: int) -> dict[str, Vector]:
+    """Launch floor, requests, new tokens, pairs of a new token and one that it attends to."""
     requests, length = column(rows, "batch_size"), column(rows, "isl")
     pairs = np.array([window_pairs(int(new), 0, window or int(new)) for new in length], dtype=float)
-    features = {
+    return {
         "fixed_s": np.ones(len(rows)),
         "per_request_s": requests,
         "per_token_s": requests * length,
         "per_pair_s": requests * pairs,
     }
-    values, fit = regress(rows, features)
-    ranges = {"requests": span(requests), "new_tokens": span(length), "prefix_tokens": (0.0, 0.0)}
-    return PrefillTerm(**said(rows, fit), ranges=ranges, **values)
 
 
-def moe(gpu: str, engine: str) -> CurveTerm:
-    """A table by tokens: the mean over the two skewed routings (power laws 1.01 and 1.2) that were measured.
+def prefill(gpu: str, window: int) -> PrefillTerm:
+    """Prefill attention of a layer."""
+    rows = attention(gpu, "context_attention", window)
+    features = prefill_features(rows, window)
+    found = regress(rows, features)
+    term = f"prefill_{'sliding' if window else 'full'}"
+    numbers = {
+        f"{term}.{name}": list(shares) for name, shares in zip(features, np.eye(len(features)), strict=True)
+    }
+    ranges = {
+        "requests": span(column(rows, "batch_size")),
+        "new_tokens": span(column(rows, "isl")),
+        "prefix_tokens": (0.0, 0.0),
+    }
+    return PrefillTerm(**found.said(rows, numbers), ranges=ranges, **found.values)
+
+
+def moe_rows(gpu: str, engine: str, routing: str = "power_law") -> list[tuple[str, Row]]:
+    """By default of the two skewed routings (power laws 1.01 and 1.2) that were measured.
 
     Balanced routing would touch all 32 experts from 8 tokens on, which no router does.
     """
-    rows = [
+    return [
         (line, row)
         for line, row in read(f"gpt_oss_20b_{gpu.replace('-', '_')}_moe.csv")
-        if row["framework"] == engine and row["distribution"].startswith("power_law")
+        if row["framework"] == engine and row["distribution"].startswith(routing)
     ]
+
+
+def moe(gpu: str, engine: str) -> CurveTerm:
+    """A table by tokens: the mean over the skewed routings."""
+    rows = moe_rows(gpu, engine)
     tokens, held = column(rows, "num_tokens"), np.array([held_out(line) for line, _ in rows], dtype=float)
-    predicted: Callable[[float], float] = Curve(table(tokens[held == 0], seconds(rows)[held == 0]))
-    fit = errors(rows, np.array([predicted(count) for count in tokens]), held)
+    curve = Curve(table(tokens[held == 0], seconds(rows)[held == 0]))
+    predicted = np.array([curve(count) for count in tokens])
     return CurveTerm(
-        **said(rows, fit, ", power-law routing, mean of exponents 1.01 and 1.2"),
+        **said(rows, errors(rows, predicted, held), ", power-law routing, mean of exponents 1.01 and 1.2"),
+        spread=spread(rows, predicted, held),
         ranges={"tokens": span(tokens)},
         points=table(tokens, seconds(rows)),
     )
@@ -209,7 +273,7 @@ def table(tokens: Vector, times: Vector) -> list[tuple[float, float]]:
     return [(float(count), rounded(mean)) for count, mean in zip(counts, means, strict=True)]
 
 
-def said(rows: list[tuple[str, Row]], fit: Fit, what: str = "") -> dict[str, object]:
+def said(rows: list[tuple[str, Row]], fit: Fit, what: str = "") -> dict[str, Any]:
     row = rows[0][1]
     source = (
         f"{row['framework']} {row['version']}, {row['kernel_source']}, {row['op_name']}, {row['device']}{what}; "
@@ -261,19 +325,10 @@ def rounded_term(term: CurveTerm) -> CurveTerm:
     return term.model_copy(update={"points": [(rounded(x), rounded(y)) for x, y in term.points]})
 
 
-def to_yaml(profile: Profile) -> str:
-    data = profile.model_dump(by_alias=True, mode="json", exclude_none=True)
-    for name, term in data.items():
-        if isinstance(term, dict):
-            data[name] = {key: value for key, value in term.items() if value not in ({}, [])}
-    head = "# Made by reports/profiles/make_profiles.py; do not edit. Seconds and tokens; `dense` to `prefix_read`: a layer.\n"
-    return head + yaml.safe_dump(data, sort_keys=False, width=120, default_flow_style=None)
-
-
 def all_profiles() -> dict[str, str]:
     """File name -> text of every measured profile."""
     made = (make(gpu, kernel) for gpu in ("h100-sxm", "h200-sxm") for kernel in MOES)
-    return {f"{profile.name}.yaml": to_yaml(profile) for profile in made}
+    return {f"{profile.name}.yaml": profile_text(profile, MADE_BY) for profile in made}
 
 
 def main() -> int:

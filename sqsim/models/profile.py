@@ -27,6 +27,7 @@ _LOADER: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader",
 Evidence = Literal["measured", "derived", "assumed", "published"]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
 Count = Annotated[FiniteFloat, Field(ge=0)]
+Share = Annotated[FiniteFloat, Field(ge=0, le=2)]
 
 
 def _rising(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -51,9 +52,21 @@ class Fit(_Strict):
     held_out_rows: int
     held_out_mean_abs_error: FiniteFloat | None
     held_out_max_abs_error: FiniteFloat | None
-    # of the fitted values, in the order of `names`; None where the term is a table of measurements
+    # of numbers of the profile, each by its path (`decode_full.points.1`); None where the term is a table of measurements
     names: list[str] | None = None
     covariance: list[list[FiniteFloat]] | None = None
+
+    @model_validator(mode="after")
+    def _square(self) -> Self:
+        if (self.names is None) != (self.covariance is None):
+            raise ValueError("names and covariance belong together: give both or neither")
+        if self.names is not None and self.covariance is not None:
+            sizes = {len(self.covariance), *map(len, self.covariance)}
+            if sizes != {len(self.names)}:
+                raise ValueError(f"covariance must be {len(self.names)} x {len(self.names)}, as many as names")
+            if any(self.covariance[at][at] < 0 for at in range(len(self.names))):
+                raise ValueError("covariance has a negative variance")
+        return self
 
 
 class Term(_Strict):
@@ -62,6 +75,8 @@ class Term(_Strict):
     evidence: Evidence
     source: str
     ranges: dict[str, tuple[float, float]] = {}
+    # relative standard deviation of a factor on the whole term; None: what doubt.py declares for the evidence
+    spread: Share | None = None
     fit: Fit | None = None
 
 
@@ -122,6 +137,7 @@ class Profile(_Strict):
     kv_dtype: str
     note: str
     auto: str | None = None
+    spread: Share = 0.0  # relative standard deviation of a factor on all step times of a run
 
     step: StepTerm
     dense: CurveTerm  # a layer's projections (and dense MLP), by tokens in the step
@@ -135,10 +151,22 @@ class Profile(_Strict):
     client: ClientTerm | None = None  # None: both ways take no time
 
     @model_validator(mode="after")
-    def _sliding_terms_together(self) -> Self:
+    def _fits_together(self) -> Self:
         if (self.decode_sliding is None) != (self.prefill_sliding is None):
             raise ValueError("decode_sliding and prefill_sliding belong together: give both or neither")
+        for term in self.terms().values():
+            for path in (term.fit.names if term.fit else None) or ():
+                if not self._has(path):
+                    raise ValueError(f"fit.names: {path!r} is no number of this profile, such as step.fixed_s")
         return self
+
+    def _has(self, path: str) -> bool:
+        """Whether a path leads to seconds: `decode_full.per_token_s`, `decode_full.points.1`."""
+        name, _, key = path.partition(".")
+        value = getattr(self.terms().get(name), key.split(".")[0], None)
+        if isinstance(value, list):
+            return key in {f"points.{at}" for at in range(len(value))}
+        return key.endswith("_s") and isinstance(value, float)
 
     def terms(self) -> dict[str, Term]:
         """The terms that this profile has, by name, in the order of the formula."""
@@ -206,3 +234,10 @@ def shipped_profiles(model: str = "", gpu: str = "") -> tuple[Profile, ...]:
     return tuple(
         read_profile(each.read_text("utf-8"), each.name) for each in files if each.name.startswith(prefix)
     )
+
+
+def profile_text(profile: Profile, made_by: str) -> str:
+    """The profile as YAML, the way that `read_profile` takes it; `made_by` is a command."""
+    data = profile.model_dump(by_alias=True, mode="json", exclude_none=True, exclude_defaults=True)
+    head = f"# Made by {made_by}. Seconds and tokens; `dense` to `prefix_read`: a layer.\n"
+    return head + yaml.safe_dump(data, sort_keys=False, width=120, default_flow_style=None)

@@ -20,6 +20,9 @@ from sqsim.report.distributions import distributions
 from sqsim.report.evictions import audit
 from sqsim.report.evidence import evidence
 from sqsim.report.failures import failures
+from sqsim.report.intervals import IDENT as INTERVALS
+from sqsim.report.intervals import TITLE as INTERVALS_TITLE
+from sqsim.report.intervals import intervals
 from sqsim.report.k_sweep import k_sweep
 from sqsim.report.loading import load
 from sqsim.report.markup import badged, escape, missing, paragraph, section, unbroken, warning
@@ -134,6 +137,13 @@ def _absent(sources: Sources) -> str:
                     "sqsim study STUDY.yaml --output-dir DIR",
                 )
             )
+    if any(record.run.get("kind") == "simulated" for *_, record in sources.kept) and not intervals(sources):
+        lines.append(
+            missing(
+                "No run here has error bars: each value is one draw, from one set of step times.",
+                "sqsim run SCENARIO --bands --output-dir DIR",
+            )
+        )
     lines += [warning(text) for text in sources.troubles]
     return section("absent", "What this page does not show", *lines) if lines else ""
 
@@ -166,6 +176,8 @@ def _body(sources: Sources, detail: _Detail) -> str:
     if sources.measured:
         sections.append((MEASURED, MEASURED_TITLE, measured(sources.measured)))
     sections.append(("evidence", "On what evidence", evidence(sources)))
+    if sure := intervals(sources):
+        sections.append((INTERVALS, INTERVALS_TITLE, section(INTERVALS, INTERVALS_TITLE, sure)))
     sections += [
         (panel.ident, panel.title, _panel(panel, sources, palette, found.left.get(panel.ident, ())))
         for panel in sources.panels

@@ -95,15 +95,19 @@ PROFILES = {
 }  # fmt: skip
 
 
-def synthesise(profile: str, tasks: int, seed: int = 0, scale: float = 1.0) -> Iterator[Task]:
-    """`tasks` tasks of a profile; `scale` multiplies every token count (none that was there becomes 0)."""
-    if profile not in PROFILES:
+def synthesise(profile: str | Profile, tasks: int, seed: int = 0, scale: float = 1.0) -> Iterator[Task]:
+    """`tasks` tasks of a profile; `scale` multiplies every token count (none that was there becomes 0).
+
+    A profile is one of `PROFILES` by its name, or one of your own.
+    """
+    if isinstance(profile, str) and profile not in PROFILES:
         raise InputError(f"profile {profile!r} does not exist; choose one of {', '.join(PROFILES)}")
     if tasks < 1:
         raise InputError(f"{tasks} tasks make no trace; ask for at least 1")
     if not (math.isfinite(scale) and scale > 0):
         raise InputError(f"scale {scale} is not a positive number")
-    return (_bounded(PROFILES[profile], index, seed, scale) for index in range(tasks))
+    found = PROFILES[profile] if isinstance(profile, str) else profile
+    return (_bounded(found, index, seed, scale) for index in range(tasks))
 
 
 def _bounded(profile: Profile, index: int, seed: int, scale: float) -> Task:

@@ -8,12 +8,13 @@ import random
 
 import pytest
 
-from sqsim.calibrate import calibrate, profile_text
+from sqsim.calibrate import calibrate
+from sqsim.cli import app
 from sqsim.errors import InputError
 from sqsim.models.cost import CostModel, StepWork
 from sqsim.models.geometry import geometry
 from sqsim.models.hardware import hardware
-from sqsim.models.profile import read_profile
+from sqsim.models.profile import profile_text, read_profile
 from sqsim.record import RunRecord, write_record
 from sqsim.scenario import make_scenario
 from sqsim.simulate import simulate
@@ -50,7 +51,16 @@ def seconds(prefill, lengths):
 
 
 def recorded(
-    directory, seed, *, requests=8, steps=400, noise=0.0, request_s=0.004, response_s=0.002, **changes
+    directory,
+    seed,
+    *,
+    requests=8,
+    steps=400,
+    noise=0.0,
+    slower=1.0,
+    request_s=0.004,
+    response_s=0.002,
+    **changes,
 ):
     """A record of a run whose every step took what `seconds` says, up to a keyed noise; one request arrives and ends."""
     draw = random.Random(f"calibrate {seed}")
@@ -74,7 +84,7 @@ def recorded(
         events.append(
             {"ev": "step", "step": step, "mode": "extend" if prefill else "decode", "t0": now, "reqs": rows}
         )
-        now += seconds(prefill, lengths) * (1 + draw.uniform(-noise, noise))
+        now += slower * seconds(prefill, lengths) * (1 + draw.uniform(-noise, noise))
         events.append({"ev": "result", "step": step, "t1": now, "fin": ["a"] if step == steps else []})
     events.append({"ev": "idle", "t": now})
     with gzip.open(schedule / "steps.jsonl.gz", "wt") as log:
@@ -111,7 +121,9 @@ def test_known_coefficients_come_back(tmp_path):
     assert max(abs(each.total_error) for each in found.held_out) < 1e-4
     assert found.profile.client.request_s == pytest.approx(0.004)
     assert found.profile.client.response_s == pytest.approx(0.002)
-    cost = CostModel(read_profile(profile_text(found.profile), "text"), geometry("tiny-llama"), hardware("cpu"))
+    cost = CostModel(
+        read_profile(profile_text(found.profile, "a test"), "text"), geometry("tiny-llama"), hardware("cpu")
+    )
     for prefill, lengths in ([], [300, 500]), ([(64, 0), (10, 700)], []):
         work = StepWork(prefill, len(lengths), sum(lengths), 0)
         assert cost.step_s(work) == pytest.approx(seconds(prefill, lengths), rel=1e-4)
@@ -122,7 +134,35 @@ def test_errors_of_the_fit_add_up_to_nothing_and_intervals_hold_the_truth(tmp_pa
     assert abs(sum(each.total_error for each in found.held_out)) / 6 < 0.02
     for name, value in found.coefficients.items():
         assert abs(value - TRUTH[name]) < 5 * found.standard_errors[name] + 1e-3 * TRUTH[name], name
-    assert found.profile.step.fit.names == list(TRUTH)
+    names, numbers = found.profile.step.fit.names, found.profile.step.fit.covariance
+    at = names.index("decode_full.per_token_s")
+    sd_s = found.standard_errors["decode_context"] / geometry("tiny-llama").full_layers
+    assert numbers[at][at] == pytest.approx(sd_s**2, rel=1e-4)
+
+
+def test_the_spread_of_runs_is_what_their_steps_do_not_explain(tmp_path):
+    """Six runs whose machine was up to 20 % faster or slower as a whole: sd of a uniform +-0.2 is 0.115."""
+    found = calibrated(*(recorded(tmp_path / str(n), n, slower=1 + (n - 2.5) * 0.08) for n in range(6)))
+    assert found.spread == pytest.approx(0.115, abs=0.05)
+    assert found.profile.spread == found.spread
+    alike = calibrated(*(recorded(tmp_path / f"alike {n}", n, noise=0.3) for n in range(6)))
+    assert alike.spread < 0.01
+
+
+def test_residuals_are_on_a_page_of_their_own(tmp_path):
+    runs = [recorded(tmp_path / str(seed), seed, noise=0.1) for seed in range(2)]
+    app(
+        ["calibrate", *map(str, runs), "-o", str(tmp_path / "p.yaml"), "--residuals", str(tmp_path / "r.html")],
+        standalone_mode=False,
+    )
+    page = (tmp_path / "r.html").read_text()
+    assert str(runs[0]) in page
+    assert page.count("decode</th>") >= 2
+    assert "Each run, predicted by a fit to the others" in page
+    assert 'src="http' not in page
+    for one in calibrated(*runs).residuals:
+        assert len(one.measured_s) == 400
+        assert one.measured_s / one.predicted_s == pytest.approx(1, abs=0.15)
 
 
 def test_a_stall_is_left_out(tmp_path):
@@ -208,7 +248,7 @@ def test_the_ways_between_agent_and_scheduler_show_in_the_record(tmp_path):
     write_tasks(tmp_path / "tasks.jsonl", [chain(3)])
 
     def turns(profile):
-        (tmp_path / "p.yaml").write_text(profile_text(profile))
+        (tmp_path / "p.yaml").write_text(profile_text(profile, "a test"))
         engine = {"gpu": "cpu", "kv_capacity": 4096, "profile": str(tmp_path / "p.yaml")}
         content = {"traces": str(tmp_path / "tasks.jsonl"), "model": "tiny-llama", "engine": engine}
         return simulate(make_scenario({"load": {"concurrency": 1}, **content})).turns.to_pylist()

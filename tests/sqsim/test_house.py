@@ -12,18 +12,18 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "sqsim"
 FLOORS = [  # from the ground up; a module may import from its own floor and from those below
-    {"errors", "draws"},
+    {"errors", "draws", "workers"},
     {"trace"},
     {"models"},
     {"agent"},
     {"record", "recorder", "strict_yaml"},
-    {"metrics", "lockstep", "recording", "step_times", "task_rows"},
+    {"metrics", "lockstep", "recording", "step_times", "step_fit", "task_rows"},
     {"scenario", "scenario_parts"},
     {"workload"},
     {"agents"},
     {"des"},
     {"simulate"},
-    {"report", "study", "study_file", "compare", "calibrate", "support"},
+    {"report", "study", "study_file", "compare", "calibrate", "support", "bands"},
     {"cli", "cli_compare", "cli_output", "cli_run", "cli_trace"},
 ]
 PURE = ("agent", "models", "trace/schema.py", "trace/references.py")

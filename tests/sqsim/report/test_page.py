@@ -9,6 +9,8 @@ import pages
 import plotly.graph_objects as go
 import pytest
 
+from sqsim.bands import Band, Bands, write_bands
+from sqsim.record import write_record
 from sqsim.report import page as report
 from sqsim.report.page import HELD, MAX_BYTES, build_page
 
@@ -188,3 +190,21 @@ def test_k_sweep_shows_the_oracle_as_a_level_line(page):
         s for s in pages.specs(page) if s["layout"]["xaxis"].get("title", {}).get("text", "").startswith("K:")
     ]
     assert sum(any(t["legendgroup"] == "oracle / in_place" for t in s["data"]) for s in k_figures) == 3
+
+
+def test_intervals_stand_on_the_page_with_every_digit(tmp_path):
+    """Of the record that has some; the others' page says how to get them."""
+    write_record(fixtures.make_record("sidequest / in_place"), tmp_path / "sure")
+    assert "sqsim run SCENARIO --bands" in build_page([tmp_path / "sure"])
+    band = Band(2356.25, 2301.5, 2477.125, 41.0, 3.5)
+    doubts = {"step": "assumed: 50.0% declared"}
+    write_bands(
+        tmp_path / "sure", Bands({"run_time_s": band}, {"run_time_s": [1.0] * 19}, doubts, ["resample"])
+    )
+    text = build_page([tmp_path / "sure"])
+    assert "sqsim run SCENARIO --bands" not in text
+    section = text[text.index('<section id="intervals"') :].split("</section>")[0]
+    for value in ("2356.25", "2301.5", "2477.125", "41.0", "3.5"):
+        assert f'value="{value}"' in section
+    assert "resample" in section
+    assert "50.0% declared" in section

@@ -1,0 +1,153 @@
+"""Which worlds explain the published serving run? Writes explanations.json; page.py writes README.md from it.
+
+    python reports/paper/explain.py [--jobs 2]     # from the repository's root; some 15 minutes on two free cores
+
+A quasi-random design over the priors of world.py (Sobol, 64 worlds, 96 tasks each), then rounds that a surrogate
+(radial basis functions on the logarithms of what the runs showed) proposes, then the nearest worlds with all 424
+tasks, and their throughput over the number of tasks at a time. What was run already is read from explanations.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import page
+import world as w
+from numpy.typing import NDArray
+from scipy.interpolate import RBFInterpolator
+from scipy.stats import qmc
+
+from sqsim.workers import end_with
+
+HERE = Path(__file__).parent
+FILE = HERE / "explanations.json"
+DESIGN, COARSE_TASKS, ROUNDS, PROPOSED, FULL = 64, 96, 6, 16, 10
+CURVED = 3
+AT_A_TIME = (8, 16, 24, 36, 48)
+
+Shares = NDArray[np.float64]
+LEARNT = ("run_s", "main_tok_s", "all_tok_s", "output_tok_s_peak", "kv_usage_peak", "kv_held_peak")
+
+
+class Runs:
+    """What was run, by world and number of tasks; kept in a file, so that nothing is run twice."""
+
+    def __init__(self, file: Path, jobs: int) -> None:
+        self._file, self._jobs = file, jobs
+        self.rows: list[dict[str, Any]] = json.loads(file.read_text())["runs"] if file.exists() else []
+
+    def take(self, points: Iterable[Shares], number: int, stage: str) -> None:
+        """Run these worlds, but for those that were."""
+        known = {(tuple(row["shares"]), row["tasks"]) for row in self.rows}
+        shares = [tuple(round(float(x), 4) for x in point) for point in points]
+        new = [each for each in dict.fromkeys(shares) if (each, number) not in known]
+        calls = (joblib.delayed(_show)(each, number, os.getpid()) for each in new)
+        for each, shown in zip(new, joblib.Parallel(self._jobs, return_as="generator")(calls), strict=True):
+            self.rows.append({"stage": stage, "tasks": number, "shares": each, "shown": shown})
+            if len(self.rows) % 8 == 0:
+                self.save()
+            print(f"{stage}: {len(self.rows)} worlds", file=sys.stderr, flush=True)
+        self.save()
+
+    def save(self, **more: Any) -> None:
+        self._file.write_text(json.dumps({"runs": self.rows, **more}, indent=None) + "\n")
+
+    def of(self, number: int) -> list[dict[str, Any]]:
+        return [row for row in self.rows if row["tasks"] == number]
+
+
+def _show(shares: Sequence[float], number: int, started_by: int) -> dict[str, dict[str, float]]:
+    end_with(started_by)
+    shown = w.show(w.world(np.array(shares)), number)
+    return {
+        policy: {key: float(f"{value:.5g}") for key, value in found.items()} for policy, found in shown.items()
+    }
+
+
+def _curve(shares: Sequence[float], policy: str, at_a_time: int) -> dict[str, float]:
+    found = w.run(w.world(np.array(shares)), policy, at_a_time, COARSE_TASKS)
+    return {key: float(f"{found[key]:.5g}") for key in ("main_tok_s", "all_tok_s", "run_s", "kv_usage_peak")}
+
+
+def nearest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows by the distance of their best reading."""
+    return sorted(rows, key=lambda row: min(w.distance(row["shown"], each) for each in w.READINGS))
+
+
+def propose(rows: Sequence[dict[str, Any]], number: int, seed: int) -> list[Shares]:
+    """Worlds that a surrogate of what these runs showed takes for the nearest, no two of them neighbours."""
+    known = np.array([row["shares"] for row in rows])
+    values = np.log(
+        [[max(row["shown"][policy][name], 1e-9) for policy in w.AT for name in LEARNT] for row in rows]
+    )
+    surrogate = RBFInterpolator(_placed(known), values, kernel="linear", smoothing=0.05, neighbors=40)
+    best = np.array([row["shares"] for row in nearest(rows)[:12]])
+    draw = np.random.default_rng(seed)
+    near = np.repeat(best, 600, axis=0) + draw.normal(0, 0.08, (len(best) * 600, known.shape[1]))
+    for at, unknown in enumerate(w.UNKNOWNS.values()):
+        if unknown.choices:  # a step of a choice is no small one: a quarter of them are drawn anew
+            anew = draw.random(len(near)) < 0.25
+            near[anew, at] = draw.random(int(anew.sum()))
+    wide = qmc.Sobol(known.shape[1], seed=seed).random(2**13)
+    points = np.clip(np.concatenate([wide, near]), 0, 1 - 1e-9)
+    predicted = np.exp(surrogate(_placed(points)))
+    found = np.array([_distance(row) for row in predicted])
+    chosen: list[Shares] = []
+    for at in np.argsort(found):
+        if all(np.linalg.norm(_placed(points[at : at + 1]) - _placed(other[None])) > 0.15 for other in chosen):
+            chosen.append(points[at])
+        if len(chosen) == number:
+            break
+    return chosen
+
+
+def _placed(shares: Shares) -> Shares:
+    """Where a world lies for the surrogate: choices at the middle of their shares."""
+    placed = shares.copy()
+    for at, unknown in enumerate(w.UNKNOWNS.values()):
+        if unknown.choices:
+            count = len(unknown.choices)
+            placed[:, at] = (np.minimum(np.floor(shares[:, at] * count), count - 1) + 0.5) / count
+    return placed
+
+
+def _distance(values: Shares) -> float:
+    half = len(LEARNT)
+    shown = {
+        policy: dict(zip(LEARNT, values[start : start + half], strict=True))
+        for policy, start in zip(w.AT, (0, half), strict=True)
+    }
+    return min(w.distance(shown, reading) for reading in w.READINGS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    runs = Runs(FILE, given.jobs)
+    runs.take(qmc.Sobol(len(w.UNKNOWNS), seed=0).random(DESIGN), COARSE_TASKS, "design")
+    for number in range(ROUNDS):
+        if not any(row["stage"] == f"round {number + 1}" for row in runs.rows):
+            runs.take(propose(runs.of(COARSE_TASKS), PROPOSED, number), COARSE_TASKS, f"round {number + 1}")
+    runs.take([np.array(row["shares"]) for row in nearest(runs.of(COARSE_TASKS))[:FULL]], w.TASKS, "whole")
+    curved = nearest(runs.of(w.TASKS))[:CURVED]
+    work = [(place, policy, at) for place in range(len(curved)) for policy in w.AT for at in AT_A_TIME]
+    calls = (joblib.delayed(_curve)(curved[place]["shares"], policy, at) for place, policy, at in work)
+    curves = [
+        {"world": place, "policy": policy, "at_a_time": at, **found}
+        for (place, policy, at), found in zip(work, joblib.Parallel(given.jobs)(calls), strict=True)
+    ]
+    runs.save(curves=curves)
+    page.main()
+
+
+if __name__ == "__main__":
+    main()
