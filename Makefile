@@ -50,7 +50,8 @@ test-real: real-$(DEVICE)  ## those on a real SGLang, one after the other: a ser
 test-kernels: real-$(DEVICE)  ## those of the Triton kernels, without a GPU: interpreted
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto -m 'kernels and not long and not gpu' tests/sqkernels
 
-test-long: real-$(DEVICE)  ## the long ones, those on a real SGLang included
+test-long: real-$(DEVICE)  ## the long ones, those on a real SGLang and on a local Ray included
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cluster]'
 	$(BIN)/python -m pytest -n auto -m 'long and not gpu and not real'
 	$(BIN)/python -m pytest -m 'long and not gpu and real'
 

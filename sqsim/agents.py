@@ -5,7 +5,6 @@ The simulated and the real run take all of this from here, so that they differ i
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +23,7 @@ from sqsim.agent.turn_loop import LoopOptions, TurnLoop
 from sqsim.errors import InputError, TraceError
 from sqsim.models.tokens import Segments, Tokens, count
 from sqsim.scenario import Scenario
+from sqsim.trace.files import sha256
 from sqsim.trace.schema import Task
 from sqsim.trace.store import read_tasks
 from sqsim.workload import Instance, Survey, instances, survey
@@ -69,7 +69,7 @@ class Agents:
         self.scenario = scenario
 
         paths = tuple(scenario.trace_paths)
-        self._sums = tuple(_sha256(path) for path in paths)
+        self._sums = tuple(sha256(path) for path in paths)
         self._survey = _surveyed(paths, self._sums, held_steps)
 
         def read() -> Iterator[Task]:
@@ -209,20 +209,3 @@ def _read(paths: Sequence[Path]) -> Iterator[Task]:
 def _surveyed(paths: tuple[Path, ...], sums: tuple[str, ...], most: float) -> Survey:  # noqa: ARG001 - of this content
     """What the traces tell. Scenarios of a study share their traces, and tasks do not change."""
     return survey(lambda: _read(paths), most)
-
-
-def _sha256(path: Path) -> str:
-    """A trace's sha256; a directory's covers its files and their names."""
-    if not (path.is_file() or path.is_dir()):
-        return ""  # reading it will say what it is, and what to do
-    total = hashlib.sha256()
-    try:
-        for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
-            if path.is_dir():
-                total.update(file.relative_to(path).as_posix().encode())
-            total.update(file.read_bytes())
-    except OSError as error:
-        raise TraceError(
-            f"cannot be read: {error.strerror}", file=path, fix="check the path and its permissions"
-        ) from None
-    return total.hexdigest()

@@ -244,7 +244,7 @@ def test_a_study_that_cannot_be_written_is_a_failed_run(tmp_path, monkeypatch):
 
 def test_a_worker_ends_with_a_study_that_was_killed():
     """The worker holds the pipe that the study was given: it ends only when both have gone."""
-    worker = "import os, time, sqsim.study as s; s._end_with(os.getppid()); print('there', flush=True); time.sleep(600)"
+    worker = "import os, time, sqsim.workers as w; w._end_with(os.getppid()); print('there', flush=True); time.sleep(600)"
     study = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"],
         stdout=subprocess.PIPE, text=True,
