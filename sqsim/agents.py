@@ -15,9 +15,12 @@ from typing import Any, assert_never
 from sqsim import scenario_parts as sc
 from sqsim.agent.aux_thread import TRIGGER_TOKENS, DecisionModel
 from sqsim.agent.policies.base import Policy
+from sqsim.agent.policies.compaction import Compaction
 from sqsim.agent.policies.keep_last import KeepLast
 from sqsim.agent.policies.none import NoEviction
 from sqsim.agent.policies.oracle import Oracle
+from sqsim.agent.policies.pause import Gate, Pause
+from sqsim.agent.policies.pin_ttl import PinTtl
 from sqsim.agent.policies.sidequest import SideQuest
 from sqsim.agent.turn_loop import LoopOptions, TurnLoop
 from sqsim.errors import InputError, TraceError
@@ -119,12 +122,24 @@ class Agents:
     def client(self) -> ClientOptions:
         """What requests declare."""
         policy, engine = self.scenario.policy, self.scenario.engine
+        aux_tokens = 0
+        if isinstance(policy, sc.SideQuest):
+            aux_tokens = policy.aux_max_new_tokens
+        elif isinstance(policy, sc.Compaction):
+            aux_tokens = policy.summary_tokens
         return ClientOptions(
             sessions=engine.cache == "session",
             in_place=self.scenario.after_eviction == "in_place",
             max_new_tokens=engine.max_new_tokens,
-            aux_max_new_tokens=policy.aux_max_new_tokens if isinstance(policy, sc.SideQuest) else 0,
+            aux_max_new_tokens=aux_tokens,
         )
+
+    def gate(self, capacity_tokens: int) -> Gate | None:
+        """What the agents of one run pass at their boundaries, where the policy pauses some."""
+        policy = self.scenario.policy
+        if not isinstance(policy, sc.Pause):
+            return None
+        return Gate(policy.above * capacity_tokens, policy.below * capacity_tokens)
 
     def loop(
         self,
@@ -183,6 +198,12 @@ def _policy(keys: sc.Policy, task: Task) -> Policy:
             return KeepLast(keys.n, keys.trigger_tokens)
         case sc.Oracle():
             return Oracle(task)
+        case sc.Compaction():
+            return Compaction(keys.trigger_tokens, keys.summary_tokens)
+        case sc.PinTtl():
+            return PinTtl(keys.ttl_s)
+        case sc.Pause():
+            return Pause()
         case sc.NoEviction():
             return NoEviction()
         case _:
