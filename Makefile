@@ -59,7 +59,8 @@ $(VENV)/triton-%/installed: | real-$(DEVICE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(@D) triton==$*
 	touch $@
 
-test-long: real-$(DEVICE)  ## the long ones, those on a real SGLang included
+test-long: real-$(DEVICE)  ## the long ones, those on a real SGLang and on a local Ray included
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cluster]'
 	$(BIN)/python -m pytest -n auto -m 'long and not gpu and not real'
 	$(BIN)/python -m pytest -m 'long and not gpu and real'
 

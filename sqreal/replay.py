@@ -31,6 +31,7 @@ from sqsim.models.geometry import Geometry, geometry
 from sqsim.models.tokens import Segments
 from sqsim.record import RunRecord
 from sqsim.scenario import ClosedLoad, Scenario
+from sqsim.scenario_parts import Compaction, Pause, PinTtl
 from sqsim.task_rows import Tables
 from sqsim.workload import Instance, arrivals
 
@@ -61,6 +62,10 @@ class Replay:
             raise ScenarioError(
                 f"engine.cache: {scenario.engine.cache} is simulated only so far; set engine.cache: radix "
                 "(and policy.after_eviction: reprefill)"
+            )
+        if isinstance(scenario.policy, Compaction | PinTtl | Pause):
+            raise ScenarioError(
+                f"policy.name: {scenario.policy.name} is simulated only so far; set another policy, or use `sqsim run`"
             )
         self.error: RunError | None = None
         """What ended the run before its end; the record holds what was measured until then."""

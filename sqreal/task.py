@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 
 from sqreal.stage import Ended, Exchange, Stage
-from sqsim.agent.turn_loop import Action, AuxThread, Clear, Finish, RunMain, RunTools, Spawn, TurnLoop
+from sqsim.agent.turn_loop import Action, AuxThread, Await, Clear, Finish, RunMain, RunTools, Spawn, TurnLoop
 from sqsim.agents import aux_rid, main_rid
 from sqsim.task_rows import Served, TaskRows
 
@@ -60,6 +60,7 @@ class AgentTask:
             elif isinstance(action, RunTools):
                 await self._tools(action)
             else:
+                assert not isinstance(action, Await), "policies that write summaries are refused before a run"
                 return self._finish(action)
         return None
 

@@ -5,7 +5,6 @@ The simulated and the real run take all of this from here, so that they differ i
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,14 +15,18 @@ from typing import Any, assert_never
 from sqsim import scenario_parts as sc
 from sqsim.agent.aux_thread import TRIGGER_TOKENS, DecisionModel
 from sqsim.agent.policies.base import Policy
+from sqsim.agent.policies.compaction import Compaction
 from sqsim.agent.policies.keep_last import KeepLast
 from sqsim.agent.policies.none import NoEviction
 from sqsim.agent.policies.oracle import Oracle
+from sqsim.agent.policies.pause import Gate, Pause
+from sqsim.agent.policies.pin_ttl import PinTtl
 from sqsim.agent.policies.sidequest import SideQuest
 from sqsim.agent.turn_loop import LoopOptions, TurnLoop
 from sqsim.errors import InputError, TraceError
 from sqsim.models.tokens import Segments, Tokens, count
 from sqsim.scenario import Scenario
+from sqsim.trace.files import sha256
 from sqsim.trace.schema import Task
 from sqsim.trace.store import read_tasks
 from sqsim.workload import Instance, Survey, instances, survey
@@ -69,7 +72,7 @@ class Agents:
         self.scenario = scenario
 
         paths = tuple(scenario.trace_paths)
-        self._sums = tuple(_sha256(path) for path in paths)
+        self._sums = tuple(sha256(path) for path in paths)
         self._survey = _surveyed(paths, self._sums, held_steps)
 
         def read() -> Iterator[Task]:
@@ -119,12 +122,24 @@ class Agents:
     def client(self) -> ClientOptions:
         """What requests declare."""
         policy, engine = self.scenario.policy, self.scenario.engine
+        aux_tokens = 0
+        if isinstance(policy, sc.SideQuest):
+            aux_tokens = policy.aux_max_new_tokens
+        elif isinstance(policy, sc.Compaction):
+            aux_tokens = policy.summary_tokens
         return ClientOptions(
             sessions=engine.cache == "session",
             in_place=self.scenario.after_eviction == "in_place",
             max_new_tokens=engine.max_new_tokens,
-            aux_max_new_tokens=policy.aux_max_new_tokens if isinstance(policy, sc.SideQuest) else 0,
+            aux_max_new_tokens=aux_tokens,
         )
+
+    def gate(self, capacity_tokens: int) -> Gate | None:
+        """What the agents of one run pass at their boundaries, where the policy pauses some."""
+        policy = self.scenario.policy
+        if not isinstance(policy, sc.Pause):
+            return None
+        return Gate(policy.above * capacity_tokens, policy.below * capacity_tokens)
 
     def loop(
         self,
@@ -183,6 +198,12 @@ def _policy(keys: sc.Policy, task: Task) -> Policy:
             return KeepLast(keys.n, keys.trigger_tokens)
         case sc.Oracle():
             return Oracle(task)
+        case sc.Compaction():
+            return Compaction(keys.trigger_tokens, keys.summary_tokens)
+        case sc.PinTtl():
+            return PinTtl(keys.ttl_s)
+        case sc.Pause():
+            return Pause()
         case sc.NoEviction():
             return NoEviction()
         case _:
@@ -209,20 +230,3 @@ def _read(paths: Sequence[Path]) -> Iterator[Task]:
 def _surveyed(paths: tuple[Path, ...], sums: tuple[str, ...], most: float) -> Survey:  # noqa: ARG001 - of this content
     """What the traces tell. Scenarios of a study share their traces, and tasks do not change."""
     return survey(lambda: _read(paths), most)
-
-
-def _sha256(path: Path) -> str:
-    """A trace's sha256; a directory's covers its files and their names."""
-    if not (path.is_file() or path.is_dir()):
-        return ""  # reading it will say what it is, and what to do
-    total = hashlib.sha256()
-    try:
-        for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
-            if path.is_dir():
-                total.update(file.relative_to(path).as_posix().encode())
-            total.update(file.read_bytes())
-    except OSError as error:
-        raise TraceError(
-            f"cannot be read: {error.strerror}", file=path, fix="check the path and its permissions"
-        ) from None
-    return total.hexdigest()

@@ -15,18 +15,16 @@ scheduler, and any step beyond the measured ranges.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import sqrt
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import joblib
-
 from sqsim.draws import uniform
-from sqsim.errors import InputError, RecordError, RunError
+from sqsim.errors import InputError, RecordError, RunError, SqsimError
 from sqsim.metrics import Value, metrics
 from sqsim.models.doubt import drawn, in_doubt
 from sqsim.models.profile import Profile
@@ -34,14 +32,11 @@ from sqsim.record import no_constant
 from sqsim.scenario import Scenario, SideQuest
 from sqsim.scenario_parts import RateLoad
 from sqsim.simulate import Simulation, simulate
-from sqsim.workers import end_with
+from sqsim.workers import Progress, Workers
 
 CONFIDENCE = 0.9
 DRAWS = 39
 FILE = "bands.json"
-
-Progress = Callable[[int, int], None]
-"""Runs done, of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +88,11 @@ def bands(
     profile = Simulation(scenario).profile
     sampled = _sampled(scenario)
     work = [(index, twin) for twin in range(2 if sampled else 1) for index in range(draws)]
-    me = os.getpid()
-    calls = (joblib.delayed(_run)(scenario, profile, *each, me) for each in work)
-    found: list[dict[str, float]] = []
-    for result in joblib.Parallel(n_jobs=min(jobs, len(work)), return_as="generator")(calls):
-        found.append(result)
-        if progress is not None:
-            progress(len(found), len(work))
+    found: list[dict[str, float]] = [{}] * len(work)
+    for place, result in Workers(jobs).each(partial(_run, scenario, profile), work, progress):
+        if isinstance(result, SqsimError):
+            raise result
+        found[place] = result
     as_it_stands = _numbers(metrics(simulate(scenario)) if value is None else value)
     firsts, twins = found[:draws], found[draws:] or found
     keys = [key for key in as_it_stands if all(key in run for run in found)]
@@ -177,8 +170,8 @@ def _sampled(scenario: Scenario) -> list[str]:
     return [key for key, is_drawn in drawn_keys.items() if is_drawn]
 
 
-def _run(scenario: Scenario, profile: Profile, index: int, twin: int, started_by: int) -> dict[str, float]:
-    end_with(started_by)
+def _run(scenario: Scenario, profile: Profile, draw: tuple[int, int]) -> dict[str, float]:
+    index, twin = draw
     seed = int(uniform(scenario.seed, "bands.seed", index, twin) * 2**62)
     other = scenario.model_copy(update={"seed": seed})
     return _numbers(metrics(simulate(other, profile=drawn(profile, scenario.seed, index))))

@@ -27,6 +27,7 @@ from sqsim.cli_output import (
     write_text,
 )
 from sqsim.cli_run import print_run, require_completed
+from sqsim.cli_sweep import sweep_command
 from sqsim.cli_trace import app as trace_app
 from sqsim.compare.runs import compare
 from sqsim.lockstep import replay
@@ -112,6 +113,9 @@ def study_command(
     with progress_bar("runs", quiet) as progress:
         path = run_study(study, output_dir, jobs=jobs, overwrite=overwrite, progress=progress)
     print_line(f"study: {path}")
+
+
+app.command("sweep")(sweep_command)
 
 
 @app.command("compare")

@@ -94,12 +94,15 @@ class _Lines:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._last_s = time.monotonic()
+        self._first_s = self._last_s = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
-        if time.monotonic() - self._last_s >= _LINE_S:
-            self._last_s = time.monotonic()
-            print(f"{self._what}: {done} of {total}", file=sys.stderr, flush=True)  # noqa: T201 - progress
+        now_s = time.monotonic()
+        if now_s - self._last_s >= _LINE_S:
+            self._last_s = now_s
+            left_s = (now_s - self._first_s) / done * (total - done) if done else 0
+            left = f", about {left_s:.0f} s left" if done and left_s else ""
+            print(f"{self._what}: {done} of {total}{left}", file=sys.stderr, flush=True)  # noqa: T201 - progress
 
 
 @contextmanager

@@ -7,7 +7,8 @@ SqsimError                    exit code 1
 │   ├── ScenarioError         a scenario file, a `--set`, or a combination that does not exist
 │   ├── TraceError            a trace file: names file, line and field
 │   └── RecordError           a run directory that is missing, incomplete or of another version
-└── RunError                  exit code 1: the run itself failed
+├── RunError                  exit code 1: the run itself failed
+└── Interrupted               exit code 130: the user ended it, and what was finished stays
 """
 
 from __future__ import annotations
@@ -56,3 +57,9 @@ class TraceError(InputError):
 
 class RunError(SqsimError):
     """A run started and could not be finished."""
+
+
+class Interrupted(SqsimError):  # noqa: N818 - no fault of anybody's
+    """The user ended long work of which the finished part is kept."""
+
+    exit_code = 130

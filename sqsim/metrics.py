@@ -91,6 +91,10 @@ DEFINITIONS: dict[str, Metric] = {
     "released_sessions": Metric(
         "sessions", "idle sessions whose KV was dropped to make room; undefined without an engine table"
     ),
+    "pauses": Metric(
+        "pauses", "agents taken from work at a boundary by policy `pause`; undefined under others"
+    ),
+    "paused_s": Metric("s", "time that agents were paused, summed over agents; undefined under others"),
     **_percentiles_of("ttft_s", "s", "main step: submit to the end of the last prefill chunk's step"),
     **_percentiles_of("tpot_s", "s", "main step of 2 tokens or more: (end - first token) / (tokens - 1)"),
     **_percentiles_of("task_s", "s", "completed task: arrival to end"),
@@ -111,6 +115,8 @@ def metrics(record: RunRecord) -> dict[str, Value]:
         **_evictions(record),
         **_aux(record),
         **_latencies(record),
+        "pauses": record.run.get("paused", {}).get("times"),
+        "paused_s": record.run.get("paused", {}).get("s"),
         "simulated": record.run.get("kind") == "simulated",
         "wall_s": record.timing.get("wall_s"),
     }

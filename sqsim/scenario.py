@@ -26,6 +26,7 @@ from sqsim.scenario_parts import (
     POLICIES,
     AfterEviction,
     ClosedLoad,
+    Compaction,
     Count,
     Engine,
     KeepLast,
@@ -34,6 +35,7 @@ from sqsim.scenario_parts import (
     NoEviction,
     Oracle,
     Part,
+    PinTtl,
     Policy,
     RateLoad,
     RecordedLoad,
@@ -115,6 +117,12 @@ class Scenario(Part):
                 f"{after!r} does not exist with engine.cache {cache!r}",
                 f"set engine.cache: {other}, or policy.after_eviction: {FITS[cache]}",
             )
+        if isinstance(self.policy, PinTtl) and cache != "session":
+            raise conflict(
+                "policy.name",
+                f"pin_ttl pins sessions, and engine.cache {cache!r} has none",
+                "set engine.cache: session, or another policy",
+            )
         if self.resample and self.tasks is None:
             raise conflict(
                 "resample", "how many tasks to draw is not said", "set tasks to a number, or resample: false"
@@ -124,7 +132,7 @@ class Scenario(Part):
     @property
     def after_eviction(self) -> AfterEviction | None:
         """What follows an eviction; None where nothing is ever evicted."""
-        return None if isinstance(self.policy, NoEviction) else self.policy.after_eviction
+        return self.policy.after_eviction if isinstance(self.policy, SideQuest | KeepLast | Oracle) else None
 
     @property
     def trace_paths(self) -> tuple[Path, ...]:
@@ -159,11 +167,10 @@ class Scenario(Part):
 
     def assumed(self) -> list[str]:
         """Key paths of the values in use that no record has calibrated yet (SPEC.md, "Policies")."""
-        return [
-            f"policy.{name}"
-            for name in ("recall", "false_rate", "aux_tokens")
-            if isinstance(self.policy, SideQuest) and not self.policy.live
-        ]
+        if isinstance(self.policy, Compaction):
+            return ["policy.summary_tokens"]
+        drawn = isinstance(self.policy, SideQuest) and not self.policy.live
+        return [f"policy.{name}" for name in ("recall", "false_rate", "aux_tokens")] if drawn else []
 
 
 def load_scenario(

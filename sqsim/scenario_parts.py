@@ -222,6 +222,45 @@ class Oracle(Part):
     after_eviction: AfterEviction = Field(default="in_place", description="in_place or reprefill")
 
 
+class Compaction(Part):
+    """Beyond `trigger_tokens` the agent writes a summary, which takes the place of all that was read."""
+
+    name: Literal["compaction"] = Field(description="compaction")
+    trigger_tokens: Annotated[int, Field(ge=0, le=10**12)] = Field(
+        default=32768, description="it compacts once more tokens are resident, 0 or more"
+    )
+    summary_tokens: Count = Field(default=1000, description="tokens of a summary, at least 1")
+
+
+class PinTtl(Part):
+    """KV of a session stays for `ttl_s` after each turn, whatever the pressure (Continuum)."""
+
+    name: Literal["pin_ttl"] = Field(description="pin_ttl")
+    ttl_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = Field(
+        default=10.0, description="seconds after a turn, 0 or more"
+    )
+
+
+class Pause(Part):
+    """Agents pause at a boundary where all contexts at work do not fit (ThunderAgent, CONCUR)."""
+
+    name: Literal["pause"] = Field(description="pause")
+    above: Positive = Field(
+        default=0.9, description="contexts at work over KV capacity, above 0: more pauses one"
+    )
+    below: Positive = Field(default=0.8, description="the same; at most so much lets one go on again")
+
+    @model_validator(mode="after")
+    def _resumes_below(self) -> Pause:
+        if self.below > self.above:
+            raise conflict(
+                "below",
+                f"{self.below} is above policy.above {self.above}",
+                f"set policy.below to at most {self.above}",
+            )
+        return self
+
+
 LOADS: dict[str, type[Part]] = {"concurrency": ClosedLoad, "rate_per_s": RateLoad, "as_recorded": RecordedLoad}
 # A policy stands here and, for the type checker, in the union `Policy` below; a test holds the two together.
 POLICIES: dict[str, type[Part]] = {
@@ -229,6 +268,9 @@ POLICIES: dict[str, type[Part]] = {
     "sidequest": SideQuest,
     "keep_last": KeepLast,
     "oracle": Oracle,
+    "compaction": Compaction,
+    "pin_ttl": PinTtl,
+    "pause": Pause,
 }
 
 
@@ -261,6 +303,9 @@ Policy = Annotated[
     Annotated[NoEviction, Tag("none")]
     | Annotated[SideQuest, Tag("sidequest")]
     | Annotated[KeepLast, Tag("keep_last")]
-    | Annotated[Oracle, Tag("oracle")],
+    | Annotated[Oracle, Tag("oracle")]
+    | Annotated[Compaction, Tag("compaction")]
+    | Annotated[PinTtl, Tag("pin_ttl")]
+    | Annotated[Pause, Tag("pause")],
     _tag_of(POLICIES, _policy_of),
 ]

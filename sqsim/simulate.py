@@ -17,6 +17,7 @@ from sqsim import __version__
 from sqsim.agents import Agents
 from sqsim.des.clock import Clock
 from sqsim.des.engine import Engine
+from sqsim.des.gate import GateKeeper
 from sqsim.des.load import start_load
 from sqsim.des.step_log import StepLog
 from sqsim.des.task import AgentTask, Child
@@ -175,6 +176,8 @@ class Simulation:
         delays = self.profile.client
         served = engine if delays is None else Wire(clock, engine, delays)
         segments, client = Segments(), agents.client()
+        gate = agents.gate(self.capacity.full_tokens)
+        self.keeper = None if gate is None else GateKeeper(clock, gate)
         numbers = iter(range(10**12))
         ended, end_s = 0, 0.0
 
@@ -190,6 +193,7 @@ class Simulation:
                     instance, segments, context_length=self.context_length, tail_tokens=self._tail_tokens
                 ),
                 parent,
+                self.keeper,
             )
             for child in instance.children:
                 spawn = child.task.spawn
@@ -230,6 +234,11 @@ class Simulation:
             "context_length": self.context_length,
             "profile": {**_profile(self.profile), "also_derived": list(self.cost.notes)},
             "out_of_range": dict(sorted(self._out_of_range.items())),
+            **(
+                {}
+                if self.keeper is None
+                else {"paused": {"times": self.keeper.pauses, "s": self.keeper.paused_s}}
+            ),
         }
 
 

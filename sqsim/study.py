@@ -8,28 +8,22 @@ so the number of workers changes nothing but the time.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import joblib
-
 from sqsim.errors import InputError, RecordError, RunError, SqsimError
+from sqsim.labels import labels
 from sqsim.metrics import metrics, regret_tokens
 from sqsim.record import RunRecord, check_place, whole_directory, write_record
 from sqsim.scenario import Scenario
-from sqsim.scenario_parts import ClosedLoad, NoEviction, SideQuest
 from sqsim.simulate import simulate
 from sqsim.strict_yaml import KeyPath, show
 from sqsim.study_file import PanelFile, Point, Study, StudyFile
-from sqsim.workers import end_with
+from sqsim.workers import Progress, Workers
 
 SCHEMA = "sqsim-study/1"
-
-Progress = Callable[[int, int], None]
-"""Points done, of how many."""
 
 _FILL_TOLERANCE = 0.05
 
@@ -52,21 +46,17 @@ def run_study(
     _make_room(directory, overwrite)
     study = Study(file)
     study.points(study.panels)  # what is wrong with any of them is said before the first one runs
-    with whole_directory(directory, overwrite) as partial:
+    with whole_directory(directory, overwrite) as fresh:
         filled = [_filled(panel, study) for panel in study.panels]
         points = study.points(filled)
-        done: list[_Done | None] = [None] * len(points)
-        me = os.getpid()
-        work = (joblib.delayed(_run)(index, point, partial, me) for index, point in enumerate(points))
-        runs = joblib.Parallel(n_jobs=min(jobs, len(points)), return_as="generator_unordered")(work)
-        for finished, (index, result) in enumerate(runs, 1):
+        done: dict[int, _Done] = {}
+        for index, result in Workers(jobs).each(partial(_run, fresh), points, progress):
+            if isinstance(result, SqsimError):
+                raise _named(points[index], result) from result
             done[index] = result
-            if progress is not None:
-                progress(finished, len(points))
-        results = [each for each in done if each is not None]
-        content = _content(study.file, filled, points, results)
+        content = _content(study.file, filled, points, [done[index] for index in range(len(points))])
         text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
-        (partial / "study.json").write_text(text)
+        (fresh / "study.json").write_text(text)
     return directory / "study.json"
 
 
@@ -119,20 +109,21 @@ def _filled(panel: PanelFile, study: Study) -> PanelFile:
     return panel.model_copy(update={"set": {**panel.set, "engine.kv_capacity": best}})
 
 
-def _run(index: int, point: Point, directory: Path, study: int) -> tuple[int, _Done]:
-    end_with(study)
-    try:
-        record = simulate(point.scenario)
-        if point.kept is not None:
-            write_record(record, directory / point.kept)
-    except (SqsimError, AssertionError) as error:
-        values = ", ".join(f"{key} {show(value)}" for key, value in point.values)
-        where = f"panel {point.panel.id}, {point.variant}{values and f', {values}'}"
-        kind = InputError if isinstance(error, InputError) else RunError
-        raise kind(f"{error} (in {where})") from error
+def _run(directory: Path, point: Point) -> _Done:
+    record = simulate(point.scenario)
+    if point.kept is not None:
+        write_record(record, directory / point.kept)
     nothing = record.engine.slice(0, 0)
     held = RunRecord(run=record.run, tasks=record.tasks, turns=record.turns, engine=nothing)
-    return index, _Done(metrics(record), held)
+    return _Done(metrics(record), held)
+
+
+def _named(point: Point, error: SqsimError) -> SqsimError:
+    """The error of a point's run, with the point's name."""
+    values = ", ".join(f"{key} {show(value)}" for key, value in point.values)
+    where = f"panel {point.panel.id}, {point.variant}{values and f', {values}'}"
+    kind = InputError if isinstance(error, InputError) else RunError
+    return kind(f"{error} (in {where})")
 
 
 def _content(
@@ -155,7 +146,7 @@ def _content(
         )
         regret = None if oracle is None else regret_tokens(result.held, oracle)
         return {
-            "labels": _labels(point),
+            "labels": {**dict(point.values), "variant": point.variant, **labels(point.scenario)},
             "metrics": {**result.metrics, "regret_tokens": regret},
             "record": point.kept,
         }
@@ -191,20 +182,4 @@ def _system(scenarios: list[Scenario]) -> dict[str, str | None]:
     return {
         "model": models.pop() if len(models) == 1 else None,
         "gpu": gpus.pop() if len(gpus) == 1 else None,
-    }
-
-
-def _labels(point: Point) -> dict[str, Any]:
-    scenario = point.scenario
-    policy, load = scenario.policy, scenario.load
-    return {
-        **dict(point.values),
-        "variant": point.variant,
-        "policy": policy.name,
-        "cache": scenario.engine.cache,
-        "after_eviction": None if isinstance(policy, NoEviction) else policy.after_eviction,
-        "concurrency": load.concurrency if isinstance(load, ClosedLoad) else None,
-        "k": policy.k if isinstance(policy, SideQuest) else None,
-        "recall": policy.recall if isinstance(policy, SideQuest) else None,
-        "false_rate": policy.false_rate if isinstance(policy, SideQuest) else None,
     }

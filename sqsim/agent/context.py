@@ -50,6 +50,7 @@ class _Piece(NamedTuple):
     run: Run
     cursor: int | None
     stripped: bool  # reasoning that the next prompt leaves out
+    turn: int = -1  # the turn that brought it; -1: before the first, or what is left of one
 
 
 class Context:
@@ -96,7 +97,8 @@ class Context:
 
     def _restarted(self, behind_head: Tokens) -> None:
         """Nothing but the prefix and what follows it."""
-        self._prompt: Tokens | None = concat(self._head, behind_head)
+        self._start = concat(self._head, behind_head)
+        self._prompt: Tokens | None = self._start
         self._pieces = [_Piece(run, None, False) for run in self._prompt]
         self._strips = False  # does any piece go with the next prompt?
         self.tokens = count(self._prompt)
@@ -134,8 +136,8 @@ class Context:
         ]
         stripped = not reasoning_kept and bool(reasoning)
         self._strips = self._strips or stripped
-        self._pieces += [_Piece(run, None, stripped) for run in reasoning]
-        self._pieces += [_Piece(run, cursor, False) for tokens, cursor in added[1:] for run in tokens]
+        self._pieces += [_Piece(run, None, stripped, index) for run in reasoning]
+        self._pieces += [_Piece(run, cursor, False, index) for tokens, cursor in added[1:] for run in tokens]
         self.tokens += sum([count(tokens) for tokens, _ in added])
         if self._prompt is not None:
             self._prompt = concat(self._prompt, *[tokens for tokens, _ in added])
@@ -163,6 +165,19 @@ class Context:
         self._wanted.clear()
         self.kv_tokens = self.shift = 0
         self.first_prompt_tokens = self.tokens
+
+    def compact(self, summary: Tokens, newest: int) -> Clearing:
+        """A summary takes the place of all but what the context started with and the pieces of turn `newest`."""
+        kept = [piece for piece in self._pieces if piece.turn == newest]
+        gone = [cursor for cursor in self._open.values() if cursor.opened != newest]
+        start = concat(self._start, summary)
+        self._cut([*(_Piece(run, None, False) for run in start), *kept])
+        for cursor in gone:
+            del self._open[cursor.cursor]
+        self._wanted &= self._open.keys()
+        self.rewritten()
+        self.first_prompt_tokens = count(start)
+        return Clearing(tuple(Eviction(each.cursor, each.tokens, each.opened) for each in gone), ())
 
     def rewritten(self) -> None:
         """The server forgot this context's KV (a rewrite or a new session): positions start at 0 again."""

@@ -5,9 +5,11 @@ construction. A driver calls `start()`, then one method an event, and carries ou
 their order. Methods and what may come back:
 
     start(), tools_returned()   Clear?, Spawn?, RunMain | Finish      (a boundary: law 9's order)
+                                Clear?, Spawn, Await                  (a policy that has a summary written first)
+    summarised()                Clear, RunMain | Finish               (the boundary goes on)
     main_prefilled()            Spawn?                                (aux_start: after_main_prefill)
     main_ended()                Clear?, RunTools | Finish
-    aux_ended(), main_failed()  nothing, Finish
+    aux_ended(), main_failed()  nothing, Finish                       (main_failed: a summary too)
 
 States of an aux thread: spawned -> finished (`aux_ended`) -> applied at a boundary, or cancelled with its
 task. Times belong to the driver.
@@ -26,6 +28,9 @@ from sqsim.models.tokens import Segments, Tokens, concat, whole
 from sqsim.trace.schema import Answer, Task, Turn
 
 AuxState = Literal["applied", "late", "cancelled", "malformed"]
+
+SUMMARY_PROMPT_TOKENS = 50
+"""What asks for a summary, with its chat-template tokens. Assumed."""
 
 _HEADROOM = 2
 """SGLang leaves two tokens of the context unused (RULES.md, rule 13)."""
@@ -65,6 +70,12 @@ class Spawn(NamedTuple):
     aux: AuxThread
 
 
+class Await(NamedTuple):
+    """Wait for this aux thread, which was just spawned and writes a summary; then `summarised`."""
+
+    aux: AuxThread
+
+
 class RunMain(NamedTuple):
     """Run main step `turn`. `restart`: the history was rewritten, a pinned session cannot go on.
 
@@ -95,7 +106,7 @@ class Finish(NamedTuple):
     cancel: AuxThread | None
 
 
-Action = Clear | Spawn | RunMain | RunTools | Finish
+Action = Clear | Spawn | Await | RunMain | RunTools | Finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +170,11 @@ class TurnLoop:
         return self._boundary() if self.task.steps else [self._finish("completed")]
 
     @property
+    def hold_s(self) -> float:
+        """For so many seconds after a turn the server must keep the task's idle session."""
+        return self._policy.hold_s
+
+    @property
     def awaits_prefill(self) -> bool:
         """Whether an aux thread starts with the first token of the current main step."""
         return self._due is not None
@@ -204,7 +220,7 @@ class TurnLoop:
         aux.finished = True
 
     def main_failed(self, reason: str) -> list[Action]:
-        """The server refused or lost the main step."""
+        """The server refused or lost the main step, or the summary before it."""
         return [self._finish(reason)]
 
     def _boundary(self) -> list[Action]:
@@ -222,12 +238,33 @@ class TurnLoop:
         named = set(self._policy.evict(view))
         readable = [c.cursor for c in view.cursors if c.read and c.cursor in named] if named else []
         actions += self._clear(readable, self._policy.name, self.turn)
+        summary_tokens = self._policy.summarise(self._view()) if self._alive is None else 0
+        asks = context.tokens + context.shift + SUMMARY_PROMPT_TOKENS + summary_tokens + _HEADROOM
+        if summary_tokens and asks <= self._options.context_length:
+            aux = self._summary(summary_tokens)
+            return [*actions, Spawn(aux), Await(aux)]
+        return [*actions, *self._step(restart=restart)]
+
+    def summarised(self, aux: AuxThread) -> list[Action]:
+        """The summary is written: it takes the place of what was read, and the main step runs on that."""
+        assert aux is self._alive, "a summary is the only thread of its boundary"
+        assert aux.finished
+        self._alive = None
+        aux.state, aux.applied_turn = "applied", self.turn
+        assert aux.output is not None, "summaries are scripted"
+        clearing = self.context.compact(aux.output, self.turn - 1)
+        return [Clear(self.turn, clearing, self._policy.name), *self._step(restart=True)]
+
+    def _step(self, *, restart: bool) -> list[Action]:
+        """The boundary's end: an aux thread that is due, and the main step."""
+        step, context = self.step, self.context
+        actions: list[Action] = []
         prompt, shift = context.prompt, context.shift
         prompt_tokens = context.tokens
         if prompt_tokens + shift + step.output_tokens + _HEADROOM > self._options.context_length:
-            return [*actions, self._finish("context_limit")]
+            return [self._finish("context_limit")]
         if self._alive is None and self._policy.spawn_aux(self._view()):
-            aux = self._spawn(prompt, prompt_tokens)
+            aux = self._spawn()
             if self._options.aux_start == "with_main":
                 actions.append(Spawn(aux))
             else:
@@ -248,7 +285,17 @@ class TurnLoop:
             self._read[cursor.cursor] = view  # it stays as it is
         return view
 
-    def _spawn(self, prompt: Tokens, prompt_tokens: int) -> AuxThread:
+    def _summary(self, tokens: int) -> AuxThread:
+        """The thread that reads all of the context and writes a summary of so many tokens."""
+        read = [cursor.cursor for cursor in self._view().cursors if cursor.read]
+        return self._start_aux(
+            whole(self._segments.shared("summarise"), SUMMARY_PROMPT_TOKENS),
+            whole(self._segments.fresh(), tokens),
+            Decision(tuple(read)),
+            frozenset(read),
+        )
+
+    def _spawn(self) -> AuxThread:
         index = len(self.aux_threads)
         cursors = [c.cursor for c in self.context.cursors]
         output = decision = None
@@ -256,9 +303,14 @@ class TurnLoop:
             script = self._decisions.decide(index, self.turn, cursors)
             output, decision = whole(self._segments.fresh(), script.output_tokens), script.decision
         trigger = whole(self._segments.shared("trigger"), self._options.trigger_tokens)
-        aux = AuxThread(
-            index, self.turn, prompt_tokens, concat(prompt, trigger), output, decision, frozenset(cursors)
-        )
+        return self._start_aux(trigger, output, decision, frozenset(cursors))
+
+    def _start_aux(
+        self, asks: Tokens, output: Tokens | None, decision: Decision | None, seen: frozenset[int]
+    ) -> AuxThread:
+        context = self.context
+        prompt = concat(context.prompt, asks)
+        aux = AuxThread(len(self.aux_threads), self.turn, context.tokens, prompt, output, decision, seen)
         self.aux_threads.append(aux)
         self._alive = aux
         return aux

@@ -143,6 +143,12 @@ class Engine:
         self._log.idle_changed(self._clock.now, self._scheduler.usage())
         self._notify()
 
+    def pin(self, session: str, *, pinned: bool) -> None:
+        """Keep an idle session whatever the pressure, or let it go again."""
+        self._scheduler.pin(session, pinned=pinned)
+        if not pinned:
+            self._notify()
+
     def has_session(self, session: str) -> bool:
         """Whether a session holds KV now."""
         return self._scheduler.has_session(session)
@@ -266,6 +272,8 @@ class Engine:
         scheduler = self._scheduler
         if not scheduler.limits.release_idle_sessions and scheduler.usage().idle_sessions:
             return False  # a pinned session may still be closed
+        if scheduler.kv.sessions.pins:
+            return False  # a pin ends with its time
         self._hopeless = scheduler.chunked or scheduler.waiting[0]
         scheduler.abort(self._hopeless.rid)
         self._end_elsewhere()

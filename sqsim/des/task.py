@@ -6,9 +6,10 @@ from collections.abc import Generator, Iterable
 
 import simpy
 
-from sqsim.agent.turn_loop import Action, AuxThread, Clear, Finish, RunMain, RunTools, Spawn, TurnLoop
+from sqsim.agent.turn_loop import Action, AuxThread, Await, Clear, Finish, RunMain, RunTools, Spawn, TurnLoop
 from sqsim.agents import ClientOptions, aux_rid, main_rid
 from sqsim.des.engine import Engine, Submission
+from sqsim.des.gate import GateKeeper
 from sqsim.des.wire import Wire
 from sqsim.metrics import Hindsight
 from sqsim.models.radix import Trail
@@ -41,8 +42,10 @@ class AgentTask:
         number: int,
         loop: TurnLoop,
         parent: str | None,
+        gate: GateKeeper | None = None,
     ) -> None:
         self.children: list[Child] = []
+        self._name, self._parent, self._gate = name, parent, gate
         self._env = env
         self._engine = engine
         self._tables = tables
@@ -53,17 +56,33 @@ class AgentTask:
         self._session = f"s{number}/" if options.sessions else None
         self._aux: list[tuple[AuxThread, Submission]] = []
         self._main_request: Request | None = None  # the last one; it knows where the tree met this task
+        self._held = -1  # the turn behind which the session was last pinned
 
     def process(self) -> Events:
         """From the first boundary to the end, however it comes."""
         start_s = self._env.now
+        yield from self._pass_gate()
         actions = self._loop.start()
         while True:
             outcome = yield from self._carry_out(actions)
             if outcome is not None:
                 break
+            yield from self._pass_gate()
             actions = self._loop.tools_returned(kv_kept=self._kv_kept())
         self._close(start_s, outcome)
+
+    def _pass_gate(self) -> Events:
+        """A boundary is near: where the policy pauses this agent, it gives up its KV and waits.
+
+        A sub-agent never pauses: its parent holds on to its own KV until it is done.
+        """
+        gate = self._gate
+        if gate is not None and not gate.may_pass(
+            self._name, self._loop.context.tokens, may_pause=self._parent is None
+        ):
+            if self._session is not None:
+                self._engine.close_session(self._session)
+            yield from gate.wait(self._name)
 
     def _trail(self) -> Trail | None:
         return None if self._main_request is None else self._main_request.trail
@@ -78,6 +97,8 @@ class AgentTask:
                 self._clear(action)
             elif isinstance(action, Spawn):
                 self._spawn(action.aux)
+            elif isinstance(action, Await):
+                return (yield from self._carry_out((yield from self._await(action.aux))))
             elif isinstance(action, RunMain):
                 return (yield from self._carry_out((yield from self._main(action))))
             elif isinstance(action, RunTools):
@@ -113,7 +134,34 @@ class AgentTask:
             return self._loop.main_failed(str(failure))
         return self._loop.main_ended(request.kv_tokens, fresh=self._session is not None and request.fresh)
 
+    def _await(self, aux: AuxThread) -> Generator[simpy.Event, object, list[Action]]:
+        submission = next(sent for thread, sent in self._aux if thread is aux)
+        done = submission.done
+        failure = done.value if done.triggered else (yield done)
+        if failure is not None:
+            return self._loop.main_failed(str(failure))
+        if not aux.finished:
+            self._loop.aux_ended(aux)
+        return self._loop.summarised(aux)
+
+    def _hold(self, turn: int) -> None:
+        """Have the server keep the session for a while, as the policy asks."""
+        session, hold_s = self._session, self._loop.hold_s
+        if session is None or not hold_s:
+            return
+        self._engine.pin(session, pinned=True)
+
+        def expire(_: simpy.Event) -> None:
+            if self._held == turn:
+                self._engine.pin(session, pinned=False)
+
+        self._held = turn
+        event = self._env.timeout(hold_s)
+        assert event.callbacks is not None
+        event.callbacks.append(expire)
+
     def _tools(self, action: RunTools) -> Events:
+        self._hold(action.turn)
         for child in self.children:
             if child.turn == action.turn:
                 child.process = self._env.process(child.task.process())
@@ -148,7 +196,7 @@ class AgentTask:
         submission.done.callbacks.append(lambda event: self._aux_done(aux, event))
 
     def _aux_done(self, aux: AuxThread, event: simpy.Event) -> None:
-        if event.value is None:
+        if event.value is None and not aux.finished:
             self._loop.aux_ended(aux)
 
     def _finish(self, action: Finish) -> str:
@@ -161,6 +209,8 @@ class AgentTask:
     def _close(self, start_s: float, outcome: str) -> None:
         """The task ends now. Its rows wait for a cancelled aux thread's last step, so that all it cost is counted."""
         end_s = self._env.now
+        if self._gate is not None:
+            self._gate.leave(self._name)
         if self._session is not None:
             self._engine.close_session(self._session)
         for child in self.children:

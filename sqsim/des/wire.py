@@ -42,6 +42,10 @@ class Wire:
         """Free what a session holds."""
         self._engine.close_session(session)
 
+    def pin(self, session: str, *, pinned: bool) -> None:
+        """Keep an idle session whatever the pressure, or let it go again."""
+        self._engine.pin(session, pinned=pinned)
+
     def has_session(self, session: str) -> bool:
         """Whether a session holds KV now."""
         return self._engine.has_session(session)

@@ -110,6 +110,10 @@ class Scheduler:
         """Cut spans out of an idle session's row in place; returns the tokens freed, 0 when it has lost its KV."""
         return self.kv.sessions.drop(session, spans)
 
+    def pin(self, session: str, *, pinned: bool) -> None:
+        """Whether an idle session may not be released."""
+        (self.kv.sessions.pin if pinned else self.kv.sessions.unpin)(session)
+
     def has_session(self, session: str) -> bool:
         """Whether this session holds KV now."""
         return self.kv.sessions.get(session) is not None

@@ -49,6 +49,7 @@ class Sessions:
             str, int | None
         ] = {}  # how much of the prompt a session may publish, from its first turn
         self.idle_tokens = 0  # slots that rows of idle sessions own
+        self._pinned: set[str] = set()  # idle, and not to be released
 
     # Turns.
 
@@ -197,9 +198,24 @@ class Sessions:
             self._free(session)
 
     def releasable(self, spare: Request | None = None) -> list[Session]:
-        """Idle sessions nobody reads, least recently used first, but for the one that `spare` runs on or forks."""
+        """Idle sessions nobody reads or pins, least recently used first, but for the one that `spare` runs on or forks."""
         own = None if spare is None else spare.session
-        return [session for session in self._idle.values() if not session.forks and session.name != own]
+        idle = [session for session in self._idle.values() if not session.forks and session.name != own]
+        return [session for session in idle if session.name not in self._pinned] if self._pinned else idle
+
+    def pin(self, name: str) -> None:
+        """An idle session is not released until `unpin`, or until its next turn is admitted."""
+        if name in self._idle:
+            self._pinned.add(name)
+
+    def unpin(self, name: str) -> None:
+        """It may be released again."""
+        self._pinned.discard(name)
+
+    @property
+    def pins(self) -> int:
+        """How many sessions are pinned."""
+        return len(self._pinned)
 
     def release(self, session: Session) -> None:
         """Free an idle session's KV; its next turn starts anew."""
@@ -274,6 +290,7 @@ class Sessions:
 
     def _wake(self, session: Session) -> None:
         del self._idle[session.name]
+        self._pinned.discard(session.name)
         self.idle_tokens -= self._pool.owned(session.row)
 
     def _free(self, session: Session) -> None:

@@ -25,7 +25,7 @@ def variant_of(labels: dict[str, Value]) -> str:
     if labels.get("variant"):
         return str(labels["variant"])
     policy = str(labels.get("policy", "run"))
-    second = labels.get("cache") if policy == "none" else labels.get("after_eviction")
+    second = labels.get("after_eviction") or labels.get("cache")
     return f"{policy} / {second}" if second else policy
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -117,3 +118,20 @@ def _decompressed(path: Path, chunks: Iterator[bytes]) -> Iterator[bytes]:
         ) from None
     if not frame.eof:
         raise TraceError("the zstd stream is cut short", file=path, fix="copy or write the file again")
+
+
+def sha256(path: Path) -> str:
+    """A file's sha256; a directory's covers its files and their names. Empty where nothing can be read."""
+    if not (path.is_file() or path.is_dir()):
+        return ""  # reading it will say what it is, and what to do
+    total = hashlib.sha256()
+    try:
+        for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
+            if path.is_dir():
+                total.update(file.relative_to(path).as_posix().encode())
+            total.update(file.read_bytes())
+    except OSError as error:
+        raise TraceError(
+            f"cannot be read: {error.strerror}", file=path, fix="check the path and its permissions"
+        ) from None
+    return total.hexdigest()

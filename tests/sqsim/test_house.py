@@ -22,9 +22,9 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"workload"},
     {"agents"},
     {"des"},
-    {"simulate"},
-    {"report", "study", "study_file", "compare", "calibrate", "support", "bands"},
-    {"cli", "cli_compare", "cli_output", "cli_run", "cli_trace"},
+    {"simulate", "labels", "grid", "workers"},
+    {"report", "study", "study_file", "compare", "calibrate", "support", "bands", "sweep"},
+    {"cli", "cli_compare", "cli_output", "cli_run", "cli_sweep", "cli_trace"},
 ]
 PURE = ("agent", "models", "trace/schema.py", "trace/references.py")
 READERS = {"agent/aux_thread.py", "agent/policies/oracle.py", "metrics.py"}

@@ -78,6 +78,8 @@ BY_HAND = {
     "aux_e2e_s_p50": 3.0,  # the cancelled one did not end by itself
     "aux_e2e_s_p90": 3.0,
     "aux_e2e_s_p99": 3.0,
+    "pauses": None,
+    "paused_s": None,
     "simulated": True,
     "wall_s": 0.5,
 }

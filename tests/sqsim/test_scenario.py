@@ -60,6 +60,9 @@ POLICY_DEFAULTS = [
     },
     {"name": "keep_last", "n": 3, "trigger_tokens": 0, "after_eviction": "reprefill"},
     {"name": "oracle", "after_eviction": "in_place"},
+    {"name": "compaction", "trigger_tokens": 32768, "summary_tokens": 1000},
+    {"name": "pin_ttl", "ttl_s": 10.0},
+    {"name": "pause", "above": 0.9, "below": 0.8},
 ]
 MINIMAL = {"traces": "tasks.jsonl"}
 
@@ -86,7 +89,7 @@ def test_defaults_are_the_specs(scenario_file):
 
 @pytest.mark.parametrize("policy", POLICY_DEFAULTS, ids=lambda policy: policy["name"])
 def test_policy_defaults_are_the_specs(policy):
-    cache = "session" if policy.get("after_eviction") == "in_place" else "radix"
+    cache = "session" if policy.get("after_eviction") == "in_place" or policy["name"] == "pin_ttl" else "radix"
     scenario = make_scenario({**MINIMAL, "engine": {"cache": cache}, "policy": {"name": policy["name"]}})
     assert scenario.resolved()["policy"] == policy
     assert scenario.after_eviction == policy.get("after_eviction")

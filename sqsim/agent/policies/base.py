@@ -8,7 +8,7 @@ To add one, see CONTRIBUTING.md, "Add a policy".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 class CursorView(NamedTuple):
@@ -28,15 +28,23 @@ class View(NamedTuple):
     cursors: tuple[CursorView, ...]
 
 
-class Policy(Protocol):
-    """Called once a boundary, `evict` first (law 9). Evicting an unread cursor is not possible and is ignored."""
+class Policy:
+    """Asked at every boundary, `evict` first (law 9). A policy says no more than what is not its base's: nothing.
 
-    @property
-    def name(self) -> str:
-        """What records and reports call it."""
+    `name` is what records and reports call it. `hold_s`: so long after a turn the server must keep an idle session.
+    """
 
-    def evict(self, view: View) -> Sequence[int]:
-        """Cursors to clear now."""
+    name: str
+    hold_s: float = 0.0
 
-    def spawn_aux(self, view: View) -> bool:
+    def evict(self, view: View) -> Sequence[int]:  # noqa: ARG002 - the contract's signature
+        """Cursors to clear now. Evicting an unread one is not possible and is ignored."""
+        return ()
+
+    def spawn_aux(self, view: View) -> bool:  # noqa: ARG002 - the contract's signature
         """Start an aux thread now? Asked only while none is alive."""
+        return False
+
+    def summarise(self, view: View) -> int:  # noqa: ARG002 - the contract's signature
+        """Tokens of a summary to write now in place of all that was read; 0: none. The main step waits for it."""
+        return 0

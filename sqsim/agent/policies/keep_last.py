@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqsim.agent.policies.base import View
+from sqsim.agent.policies.base import Policy, View
 
 
-class KeepLast:
+class KeepLast(Policy):
     """Clears all but the `n` newest responses once the context holds more than `trigger_tokens`.
 
     The newest response counts among the n although it is not read yet. Known instance: Claude's
@@ -25,6 +25,3 @@ class KeepLast:
             return ()
         old = view.cursors[: max(0, len(view.cursors) - self._n)]
         return [cursor.cursor for cursor in old if cursor.read]
-
-    def spawn_aux(self, view: View) -> bool:  # noqa: ARG002 - the contract's signature
-        return False

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from sqsim.agent.policies.base import View
+from sqsim.agent.policies.base import Policy
 
 
-class NoEviction:
+class NoEviction(Policy):
     """Never evicts, never spawns."""
 
     name = "none"
-
-    def evict(self, view: View) -> Sequence[int]:  # noqa: ARG002 - the contract's signature
-        return ()
-
-    def spawn_aux(self, view: View) -> bool:  # noqa: ARG002 - the contract's signature
-        return False

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqsim.agent.policies.base import View
+from sqsim.agent.policies.base import Policy, View
 from sqsim.trace.references import last_uses
 from sqsim.trace.schema import Task
 
 
-class Oracle:
+class Oracle(Policy):
     """Clears a cursor at the first boundary t with last use < t. The only policy that reads references."""
 
     name = "oracle"
@@ -19,6 +19,3 @@ class Oracle:
 
     def evict(self, view: View) -> Sequence[int]:
         return [c.cursor for c in view.cursors if c.read and self._last_use[c.cursor] < view.turn]
-
-    def spawn_aux(self, view: View) -> bool:  # noqa: ARG002 - the contract's signature
-        return False

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from sqsim.agent.policies.base import View
+from sqsim.agent.policies.base import Policy, View
 
 
-class SideQuest:
+class SideQuest(Policy):
     """Evicts by itself nothing: its aux threads name cursors, the turn loop clears them at the next boundary.
 
     The paper states no K for inference and trains with 4; literally, t = 0 spawns on a context without a
@@ -19,9 +17,6 @@ class SideQuest:
     def __init__(self, k: int = 4, *, spawn_without_cursors: bool = False) -> None:
         self._k = k
         self._always = spawn_without_cursors
-
-    def evict(self, view: View) -> Sequence[int]:  # noqa: ARG002 - the contract's signature
-        return ()
 
     def spawn_aux(self, view: View) -> bool:
         return view.turn % self._k == 0 and (self._always or bool(view.cursors))
