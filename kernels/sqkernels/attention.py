@@ -10,7 +10,6 @@ the largest logit of the group, over the keys before the window only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -116,9 +115,9 @@ def add_scores(
 
 @kernel
 def _load_queries(
-    queries: Any, request: Any, head: Any, tile: Any, HEADS: tl.constexpr, GROUP: tl.constexpr, WINDOW: tl.constexpr,
+    queries: tl.tensor, request: tl.tensor, head: tl.tensor, tile: tl.tensor, HEADS: tl.constexpr, GROUP: tl.constexpr, WINDOW: tl.constexpr,
     DIM: tl.constexpr, PADDED: tl.constexpr, ROW_TILE: tl.constexpr, WIDEN: tl.constexpr,
-) -> Any:  # fmt: skip
+) -> tl.tensor:  # fmt: skip
     """A tile of query rows, [ROW_TILE, DIM]; zeros where the group or the window ends."""
     row = tile * ROW_TILE + tl.arange(0, ROW_TILE)
     w, g = row // PADDED, row % PADDED
@@ -132,8 +131,8 @@ def _load_queries(
 
 @kernel
 def load_keys(
-    keys: Any, slot: Any, inside: Any, head: Any, HEADS: tl.constexpr, DIM: tl.constexpr, WIDEN: tl.constexpr
-) -> Any:
+    keys: tl.tensor, slot: tl.tensor, inside: tl.tensor, head: tl.tensor, HEADS: tl.constexpr, DIM: tl.constexpr, WIDEN: tl.constexpr
+) -> tl.tensor:
     """One head's keys of some slots, [slots, DIM]."""
     at = slot.to(tl.int64) * (HEADS * DIM) + head * DIM
     k = tl.load(keys + at[:, None] + tl.arange(0, DIM)[None, :], mask=inside[:, None], other=0.0)
@@ -144,9 +143,9 @@ def load_keys(
 
 @kernel
 def _logits(
-    q: Any, k: Any, place: Any, count: Any, tile: Any, scale: Any, GROUP: tl.constexpr, WINDOW: tl.constexpr,
+    q: tl.tensor, k: tl.tensor, place: tl.tensor, count: tl.tensor, tile: tl.tensor, scale: tl.tensor, GROUP: tl.constexpr, WINDOW: tl.constexpr,
     PADDED: tl.constexpr, ROW_TILE: tl.constexpr, OUT_TILE: tl.constexpr, GROUP_MAX: tl.constexpr,
-) -> Any:  # fmt: skip
+) -> tl.tensor:  # fmt: skip
     """[OUT_TILE, keys] logits, -inf where a row does not see a key."""
     logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     row = tile * ROW_TILE + tl.arange(0, ROW_TILE)
@@ -167,8 +166,8 @@ def _logits(
 
 @kernel
 def _sum_exponentials(
-    queries: Any, keys: Any, table: Any, table_stride: Any, index: Any, length: Any, partial: Any, scale: Any,
-    out_rows: Any, HEADS: tl.constexpr, GROUP: tl.constexpr, WINDOW: tl.constexpr, DIM: tl.constexpr,
+    queries: tl.tensor, keys: tl.tensor, table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, partial: tl.tensor, scale: tl.tensor,
+    out_rows: tl.tensor, HEADS: tl.constexpr, GROUP: tl.constexpr, WINDOW: tl.constexpr, DIM: tl.constexpr,
     PADDED: tl.constexpr, ROW_TILE: tl.constexpr, KEY_TILE: tl.constexpr, OUT_TILE: tl.constexpr, SPLIT: tl.constexpr,
     GROUP_MAX: tl.constexpr, WIDEN: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -198,8 +197,8 @@ def _sum_exponentials(
 
 @kernel
 def _score(
-    queries: Any, keys: Any, table: Any, table_stride: Any, index: Any, length: Any, lse: Any, out: Any,
-    out_stride: Any, out_stride_head: Any, scale: Any, weight: Any, tiles: Any,
+    queries: tl.tensor, keys: tl.tensor, table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, lse: tl.tensor, out: tl.tensor,
+    out_stride: tl.tensor, out_stride_head: tl.tensor, scale: tl.tensor, weight: tl.tensor, tiles: tl.tensor,
     HEADS: tl.constexpr, GROUP: tl.constexpr, WINDOW: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr,
     ROW_TILE: tl.constexpr, KEY_TILE: tl.constexpr, OUT_TILE: tl.constexpr, GROUP_MAX: tl.constexpr,
     BEFORE: tl.constexpr, BY_SLOT: tl.constexpr, WIDEN: tl.constexpr,

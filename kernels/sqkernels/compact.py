@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -87,8 +86,8 @@ def compact_spans_reference(rows: Rows, spans: Sequence[Sequence[tuple[int, int]
 
 @kernel
 def _split(
-    table: Any, table_stride: Any, index: Any, length: Any, start: Any, begin: Any, end: Any, before: Any, first: Any,
-    scratch: Any, kept_at: Any, freed: Any, freed_at: Any, steps: Any, BLOCK: tl.constexpr,
+    table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, start: tl.tensor, begin: tl.tensor, end: tl.tensor, before: tl.tensor, first: tl.tensor,
+    scratch: tl.tensor, kept_at: tl.tensor, freed: tl.tensor, freed_at: tl.tensor, steps: tl.tensor, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (blocks behind the first dropped position, requests): survivors to the scratch, dropped slots to `freed`."""
     request = tl.program_id(1)
@@ -114,7 +113,7 @@ def _split(
 
 @kernel
 def _return(
-    table: Any, table_stride: Any, index: Any, first: Any, scratch: Any, kept_at: Any, BLOCK: tl.constexpr
+    table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, first: tl.tensor, scratch: tl.tensor, kept_at: tl.tensor, BLOCK: tl.constexpr
 ) -> None:
     """Grid (blocks of survivors, requests): the scratch goes back into the rows."""
     request = tl.program_id(1)

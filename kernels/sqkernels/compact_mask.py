@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton.language as tl
@@ -74,8 +73,8 @@ def _check(rows: Rows, keep: Tensor) -> None:
 
 @kernel
 def _compact(
-    table: Any, table_stride: Any, index: Any, length: Any, keep: Any, keep_stride: Any, freed: Any, freed_stride: Any,
-    new_length: Any, BLOCK: tl.constexpr,
+    table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, keep: tl.tensor, keep_stride: tl.tensor, freed: tl.tensor, freed_stride: tl.tensor,
+    new_length: tl.tensor, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (requests): a program walks its row upwards, block by block."""
     request = tl.program_id(0)

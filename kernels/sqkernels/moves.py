@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -83,10 +82,10 @@ def move_reference(buffers: Buffers, moves: Moves) -> None:
 
 @kernel
 def _move(
-    pointers: Any,
-    source: Any,
-    target: Any,
-    count: Any,
+    pointers: tl.tensor,
+    source: tl.tensor,
+    target: tl.tensor,
+    count: tl.tensor,
     WORDS: tl.constexpr,
     COLUMN: tl.constexpr,
     ROWS: tl.constexpr,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 
 import torch
 import triton
@@ -88,7 +87,7 @@ def _softmax(rows: Rows, means: Tensor) -> Tensor:
 
 @kernel
 def _unit_sums(
-    keys: Any, table: Any, table_stride: Any, index: Any, length: Any, inverse: Any, part: Any, width: Any,
+    keys: tl.tensor, table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, inverse: tl.tensor, part: tl.tensor, width: tl.tensor,
     HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, SMALL: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (requests x KV heads, tiles): one over each key's length, and the tile's sum of unit keys."""
@@ -106,8 +105,8 @@ def _unit_sums(
 
 @kernel
 def _exempt_last_like(
-    keys: Any, table: Any, table_stride: Any, index: Any, length: Any, inverse: Any, exempt: Any, width: Any,
-    threshold: Any, HEADS: tl.constexpr, DIM: tl.constexpr, ROW_TILE: tl.constexpr, TILE: tl.constexpr,
+    keys: tl.tensor, table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, inverse: tl.tensor, exempt: tl.tensor, width: tl.tensor,
+    threshold: tl.tensor, HEADS: tl.constexpr, DIM: tl.constexpr, ROW_TILE: tl.constexpr, TILE: tl.constexpr,
     FIXED: tl.constexpr, WIDEN: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (requests x KV heads, row tiles): exempt[last like of i] += cosine of i with it, for each row i of the tile."""
@@ -148,8 +147,8 @@ def _exempt_last_like(
 
 @kernel
 def _mean_cosines(
-    keys: Any, table: Any, table_stride: Any, index: Any, length: Any, inverse: Any, total: Any, exempt: Any, out: Any,
-    width: Any, HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, FIXED: tl.constexpr,
+    keys: tl.tensor, table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, inverse: tl.tensor, total: tl.tensor, exempt: tl.tensor, out: tl.tensor,
+    width: tl.tensor, HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, FIXED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (requests x KV heads, tiles): mean over rows of unit key . sum of unit keys - itself - what is exempt."""
     request, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -121,7 +120,7 @@ def _difference(keys: Buffers, moves: Moves, difference: Tensor | Sequence[int],
 
 @kernel
 def _move_rotated(
-    pointers: Any, source: Any, target: Any, difference: Any, cos: Any, sin: Any, count: Any,
+    pointers: tl.tensor, source: tl.tensor, target: tl.tensor, difference: tl.tensor, cos: tl.tensor, sin: tl.tensor, count: tl.tensor,
     ELEMENT: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, ROWS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (blocks of moves, layers)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton.language as tl
@@ -74,8 +73,8 @@ def _freed(rows: Rows, plan: Spans) -> Compacted:
 
 @kernel
 def _shift(
-    pointers: Any, table: Any, table_stride: Any, index: Any, length: Any, start: Any, begin: Any, end: Any, before: Any,
-    shifted: Any, first: Any, steps: Any, WORDS: tl.constexpr, COLUMN: tl.constexpr, ROWS: tl.constexpr,
+    pointers: tl.tensor, table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, start: tl.tensor, begin: tl.tensor, end: tl.tensor, before: tl.tensor,
+    shifted: tl.tensor, first: tl.tensor, steps: tl.tensor, WORDS: tl.constexpr, COLUMN: tl.constexpr, ROWS: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (buffers, columns of a row, requests). `shifted`: begin - before of each span, a span's place among survivors."""
     base = tl.multiple_of(tl.load(pointers + tl.program_id(0)).to(tl.pointer_type(tl.int64)), 16)

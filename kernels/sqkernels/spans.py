@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import triton.language as tl
 
@@ -90,7 +89,7 @@ def runs(flags: Sequence[bool]) -> list[tuple[int, int]]:
 
 
 @kernel
-def last_not_above(values: Any, low: Any, high: Any, wanted: Any, steps: Any) -> Any:
+def last_not_above(values: tl.tensor, low: tl.tensor, high: tl.tensor, wanted: tl.tensor, steps: tl.tensor) -> tl.tensor:
     """For each element of `wanted`: the last place in the ascending values[low:high] that is not above it, or low - 1."""
     left = tl.zeros_like(wanted) + low
     right = tl.zeros_like(wanted) + high

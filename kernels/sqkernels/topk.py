@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton.language as tl
@@ -73,7 +72,7 @@ def _check(scores: Tensor, lengths: Sequence[int], count: Sequence[int], recent:
 
 
 @kernel
-def _key(score: Any) -> Any:
+def _key(score: tl.tensor) -> tl.tensor:
     """An int32 whose order is the score's: both zeros alike, NaN above all."""
     bits = tl.where(score == 0, 0.0, score).to(tl.int32, bitcast=True)
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
@@ -82,7 +81,7 @@ def _key(score: Any) -> Any:
 
 @kernel
 def _select(
-    scores: Any, stride: Any, length: Any, count: Any, recent: Any, keep: Any, keep_stride: Any, width: Any,
+    scores: tl.tensor, stride: tl.tensor, length: tl.tensor, count: tl.tensor, recent: tl.tensor, keep: tl.tensor, keep_stride: tl.tensor, width: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Grid (rows). Digit by digit from the highest, find the key of the last place that is taken; then take."""

@@ -1,0 +1,7 @@
+"""Every kernel compiled for a GPU that is not there, and its machine code held against what it promises.
+
+    python -m sqkernels.compile             # all variants for sm_90: a table, then what is broken; exit code 1 if anything is
+
+From the ground up: machine_code (a launch to sm_90's instructions), promises (what they must show), variants (which
+launches). Needs torch, triton and the assembler in triton's wheel; no GPU, no driver, no TRITON_INTERPRET.
+"""
