@@ -6,7 +6,7 @@ DEVICE := $(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install real-cpu real-gpu demo test test-quick test-real test-kernels test-long check format clean
+.PHONY: help install real-cpu real-gpu demo test test-quick test-real test-kernels compile-kernels test-long check format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,8 +47,17 @@ test-quick: install  ## those that need no real SGLang, on all cores
 test-real: real-$(DEVICE)  ## those on a real SGLang, one after the other: a server wants the machine to itself
 	$(BIN)/python -m pytest -m 'real and not long and not gpu' --ignore=tests/sqkernels
 
-test-kernels: real-$(DEVICE)  ## those of the Triton kernels, without a GPU: interpreted
+test-kernels: real-$(DEVICE) compile-kernels  ## those of the Triton kernels, without a GPU: compiled, interpreted
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto -m 'kernels and not long and not gpu' tests/sqkernels
+
+# 3.6.0 comes with torch 2.11; 3.8.0 with torch 2.14.1, which SGLang 0.5.23 asks for on a GPU. Each lies beside the one in .venv/.
+TRITONS := 3.6.0 3.8.0
+compile-kernels: $(TRITONS:%=$(VENV)/triton-%/installed)  ## every kernel for sm_90, and what its machine code promises
+	$(foreach version,$(TRITONS),PYTHONPATH=$(VENV)/triton-$(version):kernels $(BIN)/python -m sqkernels.compile &&) true
+
+$(VENV)/triton-%/installed: | real-$(DEVICE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(@D) triton==$*
+	touch $@
 
 test-long: real-$(DEVICE)  ## the long ones, those on a real SGLang included
 	$(BIN)/python -m pytest -n auto -m 'long and not gpu and not real'

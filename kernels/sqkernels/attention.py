@@ -38,15 +38,17 @@ class Tiles:
         padded = triton.next_power_of_2(window.group)
         rows = padded * window.window
         if window.keys.dtype == torch.float32:
-            row_tile, key_tile = (
+            row_tile, key_tile, warps = (
                 16,
                 32,
-            )  # no tensor core multiplies float32 exactly: small tiles stay in registers
+                8,
+            )  # exact products are no work of tensor cores; larger tiles spill
         else:
             row_tile, key_tile = next(tile for tile in (16, 64, 128) if rows <= tile or tile == 128), 64
+            warps = 8 if row_tile > 64 else 4
         row_tile = max(row_tile, padded)
         out_tile = row_tile // padded if group_max else row_tile
-        return cls(padded, row_tile, key_tile, triton.cdiv(rows, row_tile), out_tile, 8 if row_tile > 64 else 4)
+        return cls(padded, row_tile, key_tile, triton.cdiv(rows, row_tile), out_tile, warps)
 
     @property
     def rows(self) -> int:
@@ -131,7 +133,13 @@ def _load_queries(
 
 @kernel
 def load_keys(
-    keys: tl.tensor, slot: tl.tensor, inside: tl.tensor, head: tl.tensor, HEADS: tl.constexpr, DIM: tl.constexpr, WIDEN: tl.constexpr
+    keys: tl.tensor,
+    slot: tl.tensor,
+    inside: tl.tensor,
+    head: tl.tensor,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDEN: tl.constexpr,
 ) -> tl.tensor:
     """One head's keys of some slots, [slots, DIM]."""
     at = slot.to(tl.int64) * (HEADS * DIM) + head * DIM

@@ -113,7 +113,13 @@ def _split(
 
 @kernel
 def _return(
-    table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, first: tl.tensor, scratch: tl.tensor, kept_at: tl.tensor, BLOCK: tl.constexpr
+    table: tl.tensor,
+    table_stride: tl.tensor,
+    index: tl.tensor,
+    first: tl.tensor,
+    scratch: tl.tensor,
+    kept_at: tl.tensor,
+    BLOCK: tl.constexpr,
 ) -> None:
     """Grid (blocks of survivors, requests): the scratch goes back into the rows."""
     request = tl.program_id(1)

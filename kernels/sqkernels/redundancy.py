@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +12,7 @@ from sqkernels.attention import load_keys
 from sqkernels.launch import WIDEN, kernel, launch
 from sqkernels.rows import Rows
 
-TILE = 64  # keys a program of the linear parts, and keys a step of the scan
+TILE = 64  # keys a program of the linear parts, and keys a step of the scan in 16 bits
 SMALL = 1e-8  # R-KV adds it to a key's length
 FIXED = (
     2.0**40
@@ -47,11 +46,12 @@ def rkv_redundancy(rows: Rows, keys: Tensor, threshold: float = 0.5) -> Tensor:
         _unit_sums, (b * heads, tiles),
         keys, *where, inverse, part, width, HEADS=heads, DIM=dim, TILE=TILE, SMALL=SMALL,
     )  # fmt: skip
-    row_tile, warps = (32, 4) if keys.dtype == torch.float32 else (64, 4)
+    # exact float32 products are no work of tensor cores: larger tiles than these spill
+    row_tile, tile, warps = (16, 16, 8) if keys.dtype == torch.float32 else (64, TILE, 4)
     launch(
         _exempt_last_like, (b * heads, triton.cdiv(width, row_tile)),
         keys, *where, inverse, exempt, width, threshold,
-        HEADS=heads, DIM=dim, ROW_TILE=row_tile, TILE=TILE, FIXED=FIXED, WIDEN=WIDEN, warps=warps,
+        HEADS=heads, DIM=dim, ROW_TILE=row_tile, TILE=tile, FIXED=FIXED, WIDEN=WIDEN, warps=warps,
     )  # fmt: skip
     launch(
         _mean_cosines, (b * heads, tiles),

@@ -15,12 +15,12 @@ import triton.language as tl
 from torch import Tensor
 
 from sqkernels import checks
-from sqkernels.buffers import Buffers
+from sqkernels.buffers import VECTOR, Buffers
 from sqkernels.errors import KernelInputError
 from sqkernels.launch import kernel, launch
 from sqkernels.moves import Moves
 
-ROWS = 16  # rows a program
+THREADS = 128  # of a program
 ELEMENTS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
 
@@ -85,10 +85,13 @@ def move_rotated(keys: Buffers, moves: Moves, difference: Tensor | Sequence[int]
     Source: our own; kvpress's KeyRerotationPress turns keys likewise.
     """
     turns = _difference(keys, moves, difference, rotation)
+    half = keys.head_dim // 2
+    # so many that each thread has 16 bytes of every half: with fewer, Triton makes narrower accesses
+    rows = THREADS * (VECTOR // keys.dtype.itemsize) // half
     launch(
-        _move_rotated, (triton.cdiv(len(moves), ROWS), len(keys)),
+        _move_rotated, (triton.cdiv(len(moves), rows), len(keys)),
         keys.pointers, moves.source, moves.target, turns, rotation.cos, rotation.sin, len(moves),
-        ELEMENT=ELEMENTS[keys.dtype], HEADS=keys.heads, HALF=keys.head_dim // 2, ROWS=ROWS,
+        ELEMENT=ELEMENTS[keys.dtype], HEADS=keys.heads, HALF=half, ROWS=rows,
     )  # fmt: skip
 
 

@@ -89,7 +89,9 @@ def runs(flags: Sequence[bool]) -> list[tuple[int, int]]:
 
 
 @kernel
-def last_not_above(values: tl.tensor, low: tl.tensor, high: tl.tensor, wanted: tl.tensor, steps: tl.tensor) -> tl.tensor:
+def last_not_above(
+    values: tl.tensor, low: tl.tensor, high: tl.tensor, wanted: tl.tensor, steps: tl.tensor
+) -> tl.tensor:
     """For each element of `wanted`: the last place in the ascending values[low:high] that is not above it, or low - 1."""
     left = tl.zeros_like(wanted) + low
     right = tl.zeros_like(wanted) + high

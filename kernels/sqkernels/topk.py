@@ -93,7 +93,7 @@ def _select(
     digits = tl.arange(0, 256)
     prefix = tl.zeros((), tl.int32)
     for step in tl.static_range(4):
-        shift: tl.constexpr = 24 - 8 * step
+        shift = 24 - 8 * step
         histogram = tl.zeros((256,), tl.int32)
         for block in range(0, others, BLOCK):
             place = block + tl.arange(0, BLOCK)

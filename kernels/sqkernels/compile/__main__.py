@@ -24,8 +24,12 @@ FORM = "{:<18} {:<42} {:>5} {:>9} {:>8} {:>7} {:>6}  {}"
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table to stdout and what is broken to stderr. 0: all kept; 1: something is broken; 2: bad arguments."""
-    parser = argparse.ArgumentParser("sqkernels.compile", description="Compile every kernel for sm_90 without a GPU.")
-    parser.add_argument("--variants", default=OURS, metavar="MODULE", help="whose variants() are compiled (default: ours)")
+    parser = argparse.ArgumentParser(
+        "sqkernels.compile", description="Compile every kernel for sm_90 without a GPU."
+    )
+    parser.add_argument(
+        "--variants", default=OURS, metavar="MODULE", help="whose variants() are compiled (default: ours)"
+    )
     parser.add_argument("--only", default="", metavar="TEXT", help="those variants with TEXT in their name")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
     given = parser.parse_args(arguments)

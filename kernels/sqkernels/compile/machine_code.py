@@ -6,7 +6,6 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +102,9 @@ def compiled(launch: Launch) -> MachineCode:
     began = time.perf_counter()
     try:
         built = triton.compile(source, target=TARGET, options={"num_warps": launch.warps})
-    except Exception as error:  # the compiler's own family, MLIR's RuntimeError and the assembler's have no common base
+    except (
+        Exception
+    ) as error:  # the compiler's own family, MLIR's RuntimeError and the assembler's have no common base
         raise KernelCompileError(
             f"{launch.kernel.__name__}: Triton {triton.__version__} refuses it: {error}"
         ) from error
@@ -117,13 +118,8 @@ def _read(name: str, binary: bytes, shared: int, seconds: float) -> MachineCode:
         file.write(binary)
         file.flush()
         command = [str(_DUMP), "-sass", "-res-usage", file.name]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - in triton's wheel
     usage, instructions = _USAGE.search(done.stdout), tuple(_INSTRUCTION.findall(done.stdout))
     if done.returncode or usage is None or not instructions:
         raise KernelCompileError(f"{name}: {_DUMP.name} cannot read its machine code: {done.stderr.strip()}")
     return MachineCode(int(usage[1]), int(usage[2]), shared, instructions, seconds)
-
-
-def names(constants: Mapping[str, Any]) -> str:
-    """Constants in a line, for a message."""
-    return ", ".join(f"{name}={value}" for name, value in constants.items())

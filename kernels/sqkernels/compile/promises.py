@@ -50,7 +50,11 @@ def _races(code: MachineCode) -> str | None:
 
 
 def _no_tensor_cores(code: MachineCode) -> str | None:
-    return None if code.count("HGMMA.") else "has no wgmma (HGMMA): its products do not run on Hopper's tensor cores"
+    return (
+        None
+        if code.count("HGMMA.")
+        else "has no wgmma (HGMMA): its products do not run on Hopper's tensor cores"
+    )
 
 
 NO_SPILLS = Promise("no spills", _spills)  # a spilled register is a trip to memory that no floor counts

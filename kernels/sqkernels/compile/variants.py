@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -65,34 +66,34 @@ def variants() -> list[Variant]:
 
 def _calls() -> Iterator[tuple[str, Callable[[], object]]]:
     """A line's worth of words for each call, and the call."""
+    shapes = ((8, 64, DTYPES[0]), (8, 128, DTYPES[0]), (8, 128, DTYPES[2]), (3, 64, DTYPES[1]))
     for table in TABLES:
-        rows = _rows(table)
-        index = _short(table)
-        yield f"spans, {index}", lambda rows=rows: compact_spans(rows, SPANS)
-        yield f"mask, {index}", lambda rows=rows: compact_mask(rows, torch.ones(3, 303, dtype=torch.bool))
-        for heads, dim, dtype in ((8, 64, DTYPES[0]), (8, 128, DTYPES[0]), (8, 128, DTYPES[2]), (3, 64, DTYPES[1])):
-            buffers = Buffers.of([_kv(dtype, dim, heads)] * 2)
-            shape = f"{heads} x {dim} {_short(dtype)}"
-            yield f"shift, {shape}, {index}", lambda rows=rows, buffers=buffers: shift(buffers, rows, SPANS)
+        rows, index = _rows(table), _short(table)
+        yield f"spans, {index}", partial(compact_spans, rows, SPANS)
+        yield f"mask, {index}", partial(compact_mask, rows, torch.ones(3, 303, dtype=torch.bool))
+        for heads, dim, dtype in shapes:
+            buffers, shape = Buffers.of([_kv(dtype, dim, heads)] * 2), f"{heads} x {dim} {_short(dtype)}"
+            yield f"shift, {shape}, {index}", partial(shift, buffers, rows, SPANS)
             if table == torch.int32:
-                yield f"move, {shape}", lambda buffers=buffers: move(buffers, _moves())
-    yield "top-k", lambda: topk_keep(torch.zeros(3, 303), [LENGTH] * 3, [100] * 3, 8)
+                yield f"move, {shape}", partial(move, buffers, _moves())
+    yield "top-k", partial(topk_keep, torch.zeros(3, 303), [LENGTH] * 3, [100] * 3, 8)
     for dtype in DTYPES:
         for dim in DIMS:
+            yield f"turned, {dim} {_short(dtype)}", partial(_turn, dtype, dim)
             yield from _scored(dtype, dim, TABLES[0])
-    yield from _scored(DTYPES[0], 64, TABLES[1])
-    yield "snapkv, window 32 x group 5, 64 bf16, i32", lambda: snapkv_scores(_window(DTYPES[0], 64, TABLES[0], 32, 5))
-    yield "h2o, prefill 256, 64 bf16, i32", lambda: _accumulate(_window(DTYPES[0], 64, TABLES[0], 256))
+    yield from _scored(DTYPES[0], DIMS[0], TABLES[1])
+    group5, prefill = _window(DTYPES[0], 64, TABLES[0], 32, 5), _window(DTYPES[0], 64, TABLES[0], 256)
+    yield "snapkv, window 32 x group 5, 64 bf16, i32", partial(snapkv_scores, group5)
+    yield "h2o, prefill 256, 64 bf16, i32", partial(h2o_accumulate, _sums(), prefill)
 
 
 def _scored(dtype: torch.dtype, dim: int, table: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What depends on the keys' dtype and size."""
+    """What reads keys: it depends on their dtype and size, and on the table's dtype."""
     shape = f"{dim} {_short(dtype)}, {_short(table)}"
-    yield f"turned, {dim} {_short(dtype)}", lambda: _turn(dtype, dim)
-    yield f"snapkv, window 64, {shape}", lambda: snapkv_scores(_window(dtype, dim, table, 64))
-    yield f"r-kv, window 8, {shape}", lambda: rkv_importance(_window(dtype, dim, table, 8))
-    yield f"h2o, decode, {shape}", lambda: _accumulate(_window(dtype, dim, table, 1))
-    yield f"redundancy, {shape}", lambda: rkv_redundancy(_rows(table), _kv(dtype, dim))
+    yield f"snapkv, window 64, {shape}", partial(snapkv_scores, _window(dtype, dim, table, 64))
+    yield f"r-kv, window 8, {shape}", partial(rkv_importance, _window(dtype, dim, table, 8))
+    yield f"h2o, decode, {shape}", partial(h2o_accumulate, _sums(), _window(dtype, dim, table, 1))
+    yield f"redundancy, {shape}", partial(rkv_redundancy, _rows(table), _kv(dtype, dim))
 
 
 def _rows(table: torch.dtype) -> Rows:
@@ -117,8 +118,8 @@ def _window(dtype: torch.dtype, dim: int, table: torch.dtype, size: int, group: 
     return Window(_rows(table), _kv(dtype, dim), queries, dim**-0.5, torch.zeros(group * HEADS))
 
 
-def _accumulate(window: Window) -> None:
-    h2o_accumulate(torch.zeros(LENGTH, HEADS), window)
+def _sums() -> Tensor:
+    return torch.zeros(LENGTH, HEADS)
 
 
 def _short(dtype: torch.dtype) -> str:
