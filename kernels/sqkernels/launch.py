@@ -25,55 +25,67 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 WIDEN = INTERPRETED
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Launch:
-    """A launch that was noted down: the kernel, its arguments by name (constants among them), warps and grid."""
+    """A kernel, its arguments by name (constants among them), its warps and its grid."""
 
     kernel: Any
     arguments: dict[str, Any]
     warps: int
     grid: tuple[int, ...]
 
+    def run(self) -> None:
+        """Raises KernelDeviceError where the tensors lie on several devices, or on the CPU outside the interpreter."""
+        devices = {each.device for each in self.arguments.values() if isinstance(each, Tensor)}
+        if len(devices) > 1:
+            names = ", ".join(sorted(map(str, devices)))
+            raise KernelDeviceError(f"tensors lie on {names}; move them to one device")
+        (device,) = devices
+        if device.type != "cuda" and not INTERPRETED:
+            raise KernelDeviceError(
+                f"the tensors lie on {device}, where no kernel runs; "
+                "move them to a CUDA device, or set TRITON_INTERPRET=1 before sqkernels is imported"
+            )
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            self.kernel[self.grid](**self.arguments, num_warps=self.warps)
 
-_notes: list[list[Launch]] = []
+
+@dataclass(frozen=True)
+class _Recorder:
+    launches: list[Launch]
+    run: bool
+
+
+_recorders: list[_Recorder] = []
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Make a Triton kernel, or a function that kernels call, of a Python function."""
+    """Make a Triton kernel, or a function that kernels call, of a Python function.
+
+    Its parameters are annotated `tl.tensor` (pointers and numbers alike) or `tl.constexpr`: Triton's compiler looks
+    annotations up, and refuses any name that is not its own.
+    """
     return triton.jit(function)
 
 
 @contextmanager
-def recording() -> Iterator[list[Launch]]:
-    """Note launches down instead of running them; outputs keep whatever they held."""
-    noted: list[Launch] = []
-    _notes.append(noted)
+def recording(*, run: bool = False) -> Iterator[list[Launch]]:
+    """Note launches down; they run as well only where `run` says so, else outputs keep whatever they held."""
+    recorder = _Recorder([], run)
+    _recorders.append(recorder)
     try:
-        yield noted
+        yield recorder.launches
     finally:
-        _notes.remove(noted)
+        _recorders.remove(recorder)
 
 
 def launch(function: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, **constants: Any) -> None:
-    """Run a kernel over a grid of programs; a grid with nothing in it runs nothing.
-
-    Raises KernelDeviceError where the tensors lie on several devices, or on the CPU outside the interpreter.
-    """
+    """Run a kernel over a grid of programs, as `Launch.run` does; a grid with nothing in it runs nothing."""
     if 0 in grid:
         return
-    if _notes:
-        named = dict(zip(function.arg_names, arguments, strict=False)) | constants
-        _notes[-1].append(Launch(function, named, warps, grid))
-        return
-    devices = {argument.device for argument in arguments if isinstance(argument, Tensor)}
-    if len(devices) > 1:
-        names = ", ".join(sorted(map(str, devices)))
-        raise KernelDeviceError(f"tensors lie on {names}; move them to one device")
-    (device,) = devices
-    if device.type != "cuda" and not INTERPRETED:
-        raise KernelDeviceError(
-            f"the tensors lie on {device}, where no kernel runs; "
-            "move them to a CUDA device, or set TRITON_INTERPRET=1 before sqkernels is imported"
-        )
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        function[grid](*arguments, num_warps=warps, **constants)
+    named = dict(zip(function.arg_names, arguments, strict=False)) | constants
+    noted = Launch(function, named, warps, grid)
+    if _recorders:
+        _recorders[-1].launches.append(noted)
+    if not _recorders or _recorders[-1].run:
+        noted.run()
