@@ -110,6 +110,11 @@ class Scheduler:
         """Cut spans out of an idle session's row in place; returns the tokens freed, 0 when it has lost its KV."""
         return self.kv.sessions.drop(session, spans)
 
+    def session_tokens(self, session: str) -> int:
+        """Tokens in the row that this session holds, 0 when it has lost its KV."""
+        held = self.kv.sessions.get(session)
+        return 0 if held is None else held.row.length
+
     def has_session(self, session: str) -> bool:
         """Whether this session holds KV now."""
         return self.kv.sessions.get(session) is not None
