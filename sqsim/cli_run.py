@@ -101,6 +101,11 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
         notes.append(f"the run ended before its end, what was measured until then is shown: {run['ended_by']}")
     if "profile" in run:
         notes.append(f"profile {run['profile']['name']}: {run['profile']['summary']}")
+    if (eviction := run.get("kernel_costs", {}).get("in_place")) is not None:
+        notes.append(
+            f"an eviction in place takes {eviction['fixed_s'] * 1e6:.3g} us and {eviction['per_token_s'] * 1e9:.3g} ns a "
+            f"token behind it, {eviction['evidence']}: {eviction['source']}"
+        )
     notes.append(f"KV capacity {capacity['tokens']} tokens, {capacity['how']}")
     if run.get("time_scale", 1.0) != 1.0:
         notes.append(f"tools, users and arrivals took {run['time_scale']:g} times as long as recorded")

@@ -150,6 +150,12 @@ class Scenario(Part):
         name = self.engine.profile or "auto"
         return str(self._base / name) if name.endswith((".yaml", ".yml")) else name
 
+    @property
+    def kernel_costs(self) -> str | None:
+        """The record of benchmarks/gpu/kernels.py; None for auto. A relative path is relative to the scenario's file."""
+        name = self.engine.kernel_costs
+        return None if name is None else str(self._base / name)
+
     @contextmanager
     def blamed(self, key: str) -> Iterator[None]:
         """Whatever the body finds wrong is the value of this key: the error says where that stands."""

@@ -78,6 +78,10 @@ class Engine(Part):
     profile: Annotated[Name | None, Word("auto")] = Field(
         default=None, description="auto, or a cost profile that `sqsim support` lists"
     )
+    kernel_costs: Annotated[Name | None, Word("auto")] = Field(
+        default=None,
+        description="auto, or a record of benchmarks/gpu/kernels.py: what an eviction in place costs",
+    )
     tensor_parallel: Count = Field(default=1, description="a number of GPUs, at least 1")
     kv_dtype: KvDtype = Field(
         default="bfloat16", description="bfloat16, float16, float32, fp8_e4m3 or fp8_e5m2"

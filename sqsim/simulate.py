@@ -26,6 +26,7 @@ from sqsim.errors import InputError
 from sqsim.models.batching import Limits
 from sqsim.models.capacity import Capacity, kv_capacity
 from sqsim.models.cost import CostModel, profile
+from sqsim.models.eviction_cost import InPlaceCost, in_place_cost
 from sqsim.models.geometry import Geometry, geometry
 from sqsim.models.hardware import Hardware, hardware
 from sqsim.models.profile import Profile
@@ -103,6 +104,8 @@ class Simulation:
         with scenario.blamed("engine.profile"):
             self.profile: Profile = other_profile or profile(model, engine.gpu, scenario.profile)
             weight_bytes = self.geometry.weight_bytes(self.profile.weights)
+        with scenario.blamed("engine.kernel_costs"):
+            self.in_place: InPlaceCost = in_place_cost(self.hardware, scenario.kernel_costs)
         with scenario.blamed("engine.tensor_parallel"):
             self.geometry.kv_heads_per_gpu(engine.tensor_parallel)
         with scenario.blamed("engine" if engine.kv_capacity is None else "engine.kv_capacity"):
@@ -172,7 +175,7 @@ class Simulation:
             context_length=self.context_length,
             release_idle_sessions=sessions,
         )
-        engine = Engine(clock, limits, self.cost, log, step_by_step=step_by_step)
+        engine = Engine(clock, limits, self.cost, self.in_place, log, step_by_step=step_by_step)
         delays = self.profile.client
         served = engine if delays is None else Wire(clock, engine, delays)
         segments, client = Segments(), agents.client()
@@ -233,6 +236,9 @@ class Simulation:
             },
             "context_length": self.context_length,
             "profile": {**_profile(self.profile), "also_derived": list(self.cost.notes)},
+            "kernel_costs": {"in_place": self.in_place._asdict()}
+            if self.scenario.after_eviction == "in_place"
+            else {},
             "out_of_range": dict(sorted(self._out_of_range.items())),
             **(
                 {}

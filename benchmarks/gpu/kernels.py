@@ -5,7 +5,8 @@
 
 A line as soon as it is measured: conditions first; then checks against torch, races, times against byte floors and rivals, dense
 products; the last line names what did not fit into the budget. Seconds and bytes. Exit code 1 where a kernel is wrong: its line
-says which. Needs neither sqsim's dependencies nor a network.
+says which. Needs neither sqsim's dependencies nor a network. A scenario takes the file
+as `engine.kernel_costs`; put into sqsim/models/kernel_costs/ as GPU.jsonl it is every scenario's on that GPU.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from sqsim.errors import RunError
 from sqsim.models.batch import Batch, Stretch
 from sqsim.models.batching import Limits, Scheduler
 from sqsim.models.cost import CostModel, StepWork
+from sqsim.models.eviction_cost import InPlaceCost
 from sqsim.models.ramp import Ramp
 from sqsim.models.request import Request
 from sqsim.models.stretch import StretchingScheduler
@@ -91,6 +92,7 @@ class Engine:
         clock: Clock,
         limits: Limits,
         cost: CostModel,
+        in_place: InPlaceCost,
         log: StepLog,
         *,
         step_by_step: bool = False,
@@ -100,7 +102,7 @@ class Engine:
         self._scheduler = (
             Scheduler(limits) if step_by_step else StretchingScheduler(limits, self._steps_before_next)
         )
-        self._cost = cost
+        self._cost, self._in_place = cost, in_place
         self._log = log
         self._live: dict[Request, Submission] = {}
         self._pending: _Launched | None = None  # the batch that ends next
@@ -131,8 +133,11 @@ class Engine:
             self._notify()
 
     def drop(self, session: str, spans: Sequence[tuple[int, int]]) -> int:
-        """Clear spans of an idle session in place; tokens freed."""
+        """Clear spans of an idle session in place; tokens freed. The GPU does it behind what was launched before."""
+        held = self._scheduler.session_tokens(session)
         freed = self._scheduler.drop(session, spans)
+        if freed:
+            self._gpu_free_s = self._start_s() + self._in_place.seconds(held - spans[0][0])
         self._log.idle_changed(self._clock.now, self._scheduler.usage())
         self._notify()
         return freed

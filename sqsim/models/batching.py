@@ -114,6 +114,11 @@ class Scheduler:
         """Whether an idle session may not be released."""
         (self.kv.sessions.pin if pinned else self.kv.sessions.unpin)(session)
 
+    def session_tokens(self, session: str) -> int:
+        """Tokens in the row that this session holds, 0 when it has lost its KV."""
+        held = self.kv.sessions.get(session)
+        return 0 if held is None else held.row.length
+
     def has_session(self, session: str) -> bool:
         """Whether this session holds KV now."""
         return self.kv.sessions.get(session) is not None

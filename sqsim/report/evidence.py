@@ -54,6 +54,16 @@ def _capacity(run: Run) -> str:
     )
 
 
+def _in_place(run: Run) -> str:
+    if run.get("kind") == "real":
+        return f"{badge('measured')}: in the server's own times"
+    cost = (run.get("kernel_costs") or {}).get("in_place")
+    if cost is None:
+        return "nothing is evicted in place"
+    takes = f"{cost['fixed_s'] * 1e6:.3g} us and {cost['per_token_s'] * 1e9:.3g} ns a token behind it"
+    return f"{takes}, {badged(cost['evidence'])}: {escape(cost['source'])}"
+
+
 def _traces(run: Run) -> str:
     return "; ".join(map(_trace, run.get("traces") or [])) or "not available"
 
@@ -95,6 +105,7 @@ _FACTS: tuple[tuple[str, Callable[[Run], str]], ...] = (
     ("Step times", _profile),
     ("Why this profile", _chosen),
     ("KV capacity", _capacity),
+    ("An eviction in place", _in_place),
     ("Traces", _traces),
     ("References (when a response is used last)", _references),
 )

@@ -12,6 +12,8 @@ import torch
 
 from benchmarks.gpu import kernels as command
 from benchmarks.gpu.kernel_bench import agreement, cases, sizes
+from sqsim.models.eviction_cost import in_place_cost
+from sqsim.models.hardware import hardware
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -40,19 +42,27 @@ def test_the_rehearsal_checks_stresses_and_times_every_kernel(tmp_path):
     assert {len(row["rivals"]) for row in by_kind["time"]} == {0, 1}
     assert len(by_kind["gemm"]) == 6 * len(sizes.SMALL.tokens)
     assert rows[-1] == {"kind": "end", "right": True, "left_out_for_time": []}
+    assert in_place_cost(hardware("cpu"), as_measured(path)).evidence == "measured"
+
+
+def as_measured(path):
+    """The rehearsal's record as a GPU's, which it is but for its times."""
+    measured = path.with_name("measured.jsonl")
+    measured.write_text(path.read_text().replace('"rehearsal": true', '"rehearsal": false', 1))
+    return str(measured)
 
 
 def test_what_does_not_fit_is_named(tmp_path):
     out = io.StringIO()
     assert command.run(CPU, out, until=0.0) == 0
     end = json.loads(out.getvalue().splitlines()[-1])
-    assert end["left_out_for_time"][0] == "check: compact_spans, 2 rows of 200"
+    assert end["left_out_for_time"][0] == "check: compact_spans, 1 row of 96"
     assert len(end["left_out_for_time"]) == 2 * len(cases.cases(sizes.SMALL, CPU)) + 1 + 12
 
 
 def test_a_wrong_kernel_is_found():
     """A mask that is off by one place; scores off by a hundredth."""
-    for number, change in ((-1, lambda kept: kept.roll(1)), (6, lambda scores: scores + 0.01)):
+    for number, change in ((-1, lambda kept: kept.roll(1)), (7, lambda scores: scores + 0.01)):
         right = cases.cases(sizes.SMALL, CPU)[number]
         prepared = right.prepare()
         wrong = prepared._replace(run=lambda prepared=prepared, change=change: change(prepared.run()))

@@ -22,6 +22,7 @@ from sqsim.simulate import simulate
 from sqsim.trace.schema import Task
 from sqsim.trace.store import write_tasks
 from sqsim.trace.synthesis import synthesise
+from tests.sqsim.kernel_records import write_kernel_record
 from tests.sqsim.tasks import families
 from tests.sqsim.test_simulate import POLICIES
 from tests.sqsim.test_simulate import scenarios as simulate_scenarios
@@ -68,10 +69,12 @@ def scenarios(draw: st.DrawFn, directory: Path) -> dict:
     slopes = draw(st.lists(st.integers(0, 40), min_size=6, max_size=6))
     profile = directory / "profile.yaml"
     profile.write_text(dyadic_profile(model, slopes))
+    fixed, per_token = draw(st.sampled_from([1, 40, 4000])) / 2.0**14, draw(st.integers(0, 40)) / 2.0**24
     engine = {
         "gpu": "cpu",
         "cache": chosen["cache"],
         "profile": str(profile),
+        "kernel_costs": write_kernel_record(directory / "kernels.jsonl", fixed, per_token),
         "kv_capacity": draw(st.one_of(st.integers(60, 3000), st.integers(1000, 20_000))) * page,
         "page_size": page,
         "chunked_prefill": page * draw(st.sampled_from([16, 64, 512])),

@@ -23,6 +23,7 @@ DEFAULTS = {
     "engine": {
         "gpu": "h100-sxm",
         "profile": "auto",
+        "kernel_costs": "auto",
         "tensor_parallel": 1,
         "kv_dtype": "bfloat16",
         "mem_fraction": 0.88,
@@ -325,6 +326,8 @@ def test_relative_paths_are_relative_to_the_file(scenario_file, tmp_path):
     assert mine.profile == str(tmp_path / "mine.yaml")
     assert load_scenario(scenario_file(), ["engine.profile=roofline"]).profile == "roofline"
     assert load_scenario(scenario_file()).profile == "auto"
+    costs = load_scenario(scenario_file(), ["engine.kernel_costs=kernels.jsonl"]).kernel_costs
+    assert costs == str(tmp_path / "kernels.jsonl")
 
 
 def test_what_no_record_has_calibrated_is_assumed():

@@ -23,6 +23,7 @@ from sqsim.scenario import make_scenario
 from sqsim.simulate import simulate
 from sqsim.trace.schema import Task
 from sqsim.trace.store import write_tasks
+from tests.sqsim.kernel_records import write_kernel_record
 from tests.sqsim.tasks import call, chain, families, task, turn
 
 POLICIES = [
@@ -274,6 +275,35 @@ def test_kv_far_below_the_peak_demand_does_not_livelock(tmp_path):
         made, tmp_path, engine={"kv_capacity": 1200, "schedule_conservativeness": 0.1}, load={"concurrency": 8}
     )
     assert metrics(record)["tasks_completed"] == 8
+
+
+def test_an_eviction_in_place_takes_its_time_on_the_gpu(tmp_path):
+    """One agent alone: each eviction holds its next step up, by a fixed time and for each token behind what goes."""
+    settings = {
+        "policy": {"name": "keep_last", "n": 1, "after_eviction": "in_place"},
+        "load": {"concurrency": 1},
+    }
+    ends, records = [], []
+    for fixed_s, per_token_s in ((2.0**-10, 0.0), (1.0, 0.0), (1.0, 2.0**-10)):
+        costs = write_kernel_record(tmp_path / "kernels.jsonl", fixed_s, per_token_s)
+        engine = {"cache": "session", "kernel_costs": costs}
+        records.append(run([chain(6)], tmp_path, engine=engine, **settings))
+        ends.append(rows(records[-1].tasks)[0]["end_s"])
+    boundaries = {row["turn"] for row in rows(records[0].evictions)}
+    assert len(boundaries) == len(rows(records[0].evictions)) == 5
+    assert ends[1] - ends[0] == pytest.approx(5 * (1 - 2.0**-10))
+    # From the cut on the row holds what goes, a call of 10 and its response of 100, and the 35 tokens that main said last.
+    assert ends[2] - ends[1] == pytest.approx(5 * (10 + 100 + 35) / 2**10)
+    assert records[2].run["kernel_costs"]["in_place"] == {
+        "fixed_s": 1.0, "per_token_s": 2.0**-10, "evidence": "measured", "source": "compact_spans in kernels.jsonl",
+    }  # fmt: skip
+
+
+def test_what_an_eviction_costs_is_assumed_until_it_is_measured(tmp_path):
+    policy = {"name": "keep_last", "n": 1, "after_eviction": "in_place"}
+    record = run([chain(3)], tmp_path, engine={"cache": "session"}, policy=policy)
+    assert record.run["kernel_costs"]["in_place"]["evidence"] == "assumed"
+    assert run([chain(3)], tmp_path).run["kernel_costs"] == {}  # nothing is evicted in place
 
 
 def test_in_place_computes_only_what_is_new_and_reprefill_what_is_behind_the_cut(tmp_path):

@@ -53,7 +53,8 @@ def cases(size: Size, device: torch.device) -> list[Case]:
     long, scored = f"{size.context} tokens", f"{size.batch} x {size.context} tokens, 1 layer"
     moved = partial(rivals.moves, size, device)
     return [
-        Case("compact_spans", f"{size.rows} rows of {size.row}", make.compact_spans, exact=True),
+        Case("compact_spans", f"1 row of {size.context}", partial(make.compact_spans, [size.context]), exact=True),
+        Case("compact_spans", f"{size.rows} rows of {size.row}", partial(make.compact_spans, [size.row] * size.rows), exact=True),
         Case("compact_mask", f"{size.rows} rows of {size.row}", make.compact_mask, exact=True),
         Case("fill_pages", f"pages of {size.page}, {long}, {2 * size.layers} buffers", make.fill_pages, exact=True),
         Case("move", f"{long}, {2 * size.layers} buffers", make.move, exact=True, rivals=moved),
@@ -74,8 +75,7 @@ class _Maker:
     size: Size
     device: torch.device
 
-    def compact_spans(self) -> Prepared:
-        lengths = [self.size.row] * self.size.rows
+    def compact_spans(self, lengths: list[int]) -> Prepared:
         rows = sizes.table(self.device, lengths, 1)
         cut = [sizes.spans(length, 40, 0.3, number) for number, length in enumerate(lengths)]
         behind = sum(length - own[0][0] for length, own in zip(lengths, cut, strict=True))
