@@ -26,6 +26,7 @@ from sqsim.cli_output import (
     run_to_exit,
     write_text,
 )
+from sqsim.cli_plan import plan_command
 from sqsim.cli_run import print_run, require_completed
 from sqsim.cli_sweep import sweep_command
 from sqsim.cli_trace import app as trace_app
@@ -116,6 +117,7 @@ def study_command(
 
 
 app.command("sweep")(sweep_command)
+app.command("plan")(plan_command)
 
 
 @app.command("compare")
