@@ -20,9 +20,11 @@ from typing import Any
 import sqsim
 from sqsim.errors import Interrupted, RecordError, SqsimError
 from sqsim.metrics import metrics
+from sqsim.models.doubt import drawn
+from sqsim.models.profile import Profile
 from sqsim.record import check_place, is_record, write_record
 from sqsim.scenario import Scenario
-from sqsim.simulate import simulate
+from sqsim.simulate import Simulation, simulate
 from sqsim.time_spent import time_spent
 from sqsim.trace.files import sha256, written_whole
 from sqsim.workers import Progress, Workers
@@ -33,6 +35,19 @@ UNTIMED = "wall_s"
 
 Found = dict[str, Any]
 """What a point's file holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A scenario on the cost profile as it might as well be: draw `index` of `seed` (models/doubt.py)."""
+
+    scenario: Scenario
+    seed: int
+    index: int
+
+
+Item = Scenario | Draw
+"""What a point is a run of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +88,18 @@ class Points:
         return self.directory / "records" / key
 
     def run(
-        self, scenarios: Sequence[Scenario], workers: Workers, progress: Progress | None = None
+        self, items: Sequence[Item], workers: Workers, progress: Progress | None = None
     ) -> list[Found | SqsimError]:
-        """Each scenario's point, run where it is not known; an error of a run stands in its place.
+        """Each item's point, run where it is not known; an error of a run stands in its place.
 
         Interrupted: what was finished stays.
         """
-        keys = [content_key(scenario) for scenario in scenarios]
+        keys = [content_key(item) for item in items]
         done: dict[str, Found | SqsimError] = {}
         for key in keys:
             if (found := self.known(key)) is not None:
                 done[key] = found
-        todo = {key: each for key, each in zip(keys, scenarios, strict=True) if key not in done}
+        todo = {key: each for key, each in zip(keys, items, strict=True) if key not in done}
         names = list(todo)
         try:
             for place, result in workers.each(_Work(self), [(key, todo[key]) for key in names], progress):
@@ -106,9 +121,10 @@ class _Work:
 
     points: Points
 
-    def __call__(self, item: tuple[str, Scenario]) -> Found:
-        key, scenario = item
-        record = simulate(scenario)
+    def __call__(self, named: tuple[str, Item]) -> Found:
+        key, item = named
+        scenario = item.scenario if isinstance(item, Draw) else item
+        record = simulate(scenario, profile=_profile(item) if isinstance(item, Draw) else None)
         if self.points.records:
             write_record(record, self.points.record(key), overwrite=True)
         run = record.run
@@ -130,8 +146,13 @@ class _Work:
         return found
 
 
-def content_key(scenario: Scenario) -> str:
+def _profile(draw: Draw) -> Profile:
+    return drawn(Simulation(draw.scenario).profile, draw.seed, draw.index)
+
+
+def content_key(item: Item) -> str:
     """What names a run: 24 hex digits of the sha256 of all that decides it."""
+    scenario = item.scenario if isinstance(item, Draw) else item
     files = [*scenario.trace_paths, *([scenario.model_path] if scenario.model_path else [])]
     if scenario.profile.endswith((".yaml", ".yml")):
         files.append(Path(scenario.profile))
@@ -139,6 +160,7 @@ def content_key(scenario: Scenario) -> str:
         "scenario": scenario.resolved(),
         "files": [_sum_of(path) for path in files],
         "code": _code(),
+        "draw": [item.seed, item.index] if isinstance(item, Draw) else None,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
 

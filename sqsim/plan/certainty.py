@@ -1,7 +1,7 @@
-"""How sure a number of replicas is: the same setting under other luck (seeds), and where that leaves the SLO.
+"""How sure a number of replicas is: the same setting under other luck and on other profiles, and what that does to the SLO.
 
-A seed decides which tasks are drawn, when they arrive and what aux threads name. What no seed moves, the cost profile's
-own error, is not in these intervals; `draws` is the one place that says which scenarios stand for the uncertainty.
+As in bands.py, a draw has a seed of its own, which decides the tasks drawn, arrivals and decisions, and a cost profile
+as it might as well be (models/doubt.py). The first draw is the scenario as it stands.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from sqsim.plan.slo import Slo, broken
-from sqsim.points import Found
+from sqsim.points import Draw, Found, Item
 from sqsim.scenario import Scenario
 
-SOURCE = "seeds: tasks drawn, arrivals, decisions; the cost profile's own error is not in it"
+SOURCE = (
+    "draws of tasks, arrivals, decisions and of the cost profile within its doubt; what the scenario states "
+    "(recall, KV capacity) and the simulated scheduler are taken as they are"
+)
 LEVEL = 0.95
 
 
@@ -35,9 +38,11 @@ class Certainty(NamedTuple):
         return self._asdict()
 
 
-def draws(scenario: Scenario, number: int) -> list[Scenario]:
-    """The scenario itself, and the same under other seeds."""
-    return [scenario.model_copy(update={"seed": scenario.seed + place}) for place in range(number)]
+def draws(scenario: Scenario, number: int) -> list[Item]:
+    """The scenario itself, and the same under other seeds and on other profiles: alike for all settings compared."""
+    seed = scenario.seed
+    others = [scenario.model_copy(update={"seed": seed + place}) for place in range(1, number)]
+    return [scenario, *(Draw(each, seed, place) for place, each in enumerate(others, 1))]
 
 
 def certainty(found: Sequence[Found], slos: Sequence[Slo]) -> Certainty:

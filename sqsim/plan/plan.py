@@ -20,7 +20,7 @@ from sqsim.plan.certainty import Certainty, certainty, draws
 from sqsim.plan.search import Load, Search, find_edges
 from sqsim.plan.settings import KS, Setting, settings
 from sqsim.plan.slo import Slo
-from sqsim.points import Found, Points, write_json
+from sqsim.points import Found, Item, Points, write_json
 from sqsim.scenario import Scenario, load_scenario
 from sqsim.workers import Progress, Workers
 
@@ -78,7 +78,7 @@ class _Planner:
         for each in made:
             yield next(results) if isinstance(each, Scenario) else each
 
-    def _run(self, scenarios: Sequence[Scenario]) -> list[Found | SqsimError]:
+    def _run(self, scenarios: Sequence[Item]) -> list[Found | SqsimError]:
         def tell(done: int, total: int) -> None:
             if self.progress is not None:
                 self.progress(self.ran + done, self.ran + total)

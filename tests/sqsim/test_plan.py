@@ -182,11 +182,11 @@ def test_a_plan_is_resumed_to_the_same_bytes_and_runs_nothing_twice(tmp_path, mo
     first = run_plan(ask, tmp_path / "whole")
     ran = []
 
-    def counted(scenario):
+    def counted(scenario, **more):
         ran.append(scenario)
         if len(ran) == 4:
             raise KeyboardInterrupt
-        return simulate(scenario)
+        return simulate(scenario, **more)
 
     monkeypatch.setattr(points_module, "simulate", counted)
     with pytest.raises(points_module.Interrupted, match="3 points were finished"):

@@ -121,7 +121,7 @@ def test_points_are_their_scenarios_runs(tmp_path):
 def test_a_finished_point_never_runs_twice(tmp_path, monkeypatch):
     ran: list[int] = []
 
-    def counted(scenario):
+    def counted(scenario, **_):
         ran.append(scenario.load.concurrency)
         return simulate(scenario)
 
@@ -209,7 +209,7 @@ def test_killed_half_way_and_resumed_is_the_same(tmp_path):
 
 
 def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
-    def interrupted(scenario):
+    def interrupted(scenario, **_):
         if scenario.seed == 2:
             raise KeyboardInterrupt
         return simulate(scenario)
