@@ -14,7 +14,8 @@ from sqsim.record import write_record
 from sqsim.report.answer import answer
 from sqsim.report.evidence import RECORDINGS
 from sqsim.report.loading import load
-from sqsim.report.page import HELD, build_page
+from sqsim.report.page import build_page
+from sqsim.report.shell import HELD
 from sqsim.report.published import PEAK_TOKENS
 from sqsim.report.recall_sweep import _caption
 
