@@ -26,6 +26,7 @@ from sqsim.cli_output import (
     run_to_exit,
     write_text,
 )
+from sqsim.cli_plan import plan_command
 from sqsim.cli_run import print_run, require_completed
 from sqsim.cli_sweep import sweep_command
 from sqsim.cli_trace import app as trace_app
@@ -34,7 +35,7 @@ from sqsim.lockstep import replay
 from sqsim.metrics import metrics
 from sqsim.models.profile import profile_text
 from sqsim.record import check_writable, read_record
-from sqsim.report.page import build_page
+from sqsim.report.any_page import any_page
 from sqsim.scenario import load_scenario
 from sqsim.simulate import simulate, simulate_to
 from sqsim.study import run_study
@@ -116,6 +117,7 @@ def study_command(
 
 
 app.command("sweep")(sweep_command)
+app.command("plan")(plan_command)
 
 
 @app.command("compare")
@@ -147,12 +149,17 @@ def compare_command(
 
 @app.command("report")
 def report_command(
-    sources: Annotated[list[Path], typer.Argument(help="Record and study directories.")],
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Directories of runs and studies; or of one plan, one sweep, or one directory above many runs."
+        ),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")],
     overwrite: Overwrite = False,
 ) -> None:
     """Make one self-contained HTML page."""
-    write_text(output, build_page(sources), overwrite)
+    write_text(output, any_page(sources), overwrite)
     print_line(f"report: {output}")
 
 

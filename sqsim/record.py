@@ -140,6 +140,12 @@ ENGINE = _schema(
 """One row a step, an interval of alike steps, or an interval without work (mode idle)."""
 
 TABLES = {"tasks": TASKS, "turns": TURNS, "aux": AUX, "evictions": EVICTIONS, "engine": ENGINE}
+_REPLICA = pa.field("replica", _COUNT, nullable=False)
+REPLICATED = {
+    name: schema.append(_REPLICA) if name in {"turns", "aux", "engine"} else schema
+    for name, schema in TABLES.items()
+}
+"""The tables of a run on several replicas: what was served, or happened, on one of them says on which."""
 _FILES = ("run.json", "timing.json", *(f"{name}.parquet" for name in TABLES))
 
 
@@ -215,8 +221,9 @@ class RunRecord:
         return getattr(self, name)
 
 
-def _fault(table: pa.Table, schema: pa.Schema) -> str | None:
+def _fault(table: pa.Table, name: str) -> str | None:
     """Name what makes a table unfit for its schema, if anything does."""
+    schema = (REPLICATED if "replica" in table.schema.names else TABLES)[name]
     if table.schema.names != schema.names:
         return f"has the columns {table.schema.names} instead of {schema.names}"
     for column in schema:
@@ -253,15 +260,15 @@ class TableFile:
     The bytes depend on the rows and not on how they came together. ValueError: rows break the schema.
     """
 
-    def __init__(self, directory: Path, name: str) -> None:
-        self.name, self._schema, self._path = name, TABLES[name], directory / f"{name}.parquet"
+    def __init__(self, directory: Path, name: str, schema: pa.Schema) -> None:
+        self.name, self._schema, self._path = name, schema, directory / f"{name}.parquet"
         # A file of our own: pyarrow takes no path that is not UTF-8, and reports a full disk in words of its own.
         self._file = self._path.open("wb")
         self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd", compression_level=3)
 
     def write(self, rows: pa.Table) -> None:
         """Write the next group: `_GROUP_ROWS` rows, in the last group fewer."""
-        if (fault := _fault(rows, self._schema)) is not None:
+        if (fault := _fault(rows, self.name)) is not None:
             raise ValueError(f"{self.name} {fault}")
         self._writer.write_table(rows.combine_chunks(), row_group_size=_GROUP_ROWS)  # one group of one chunk
 
@@ -298,7 +305,7 @@ def _write_files(record: RunRecord, directory: Path) -> None:
     sums = {}
     for name in TABLES:
         table = record.table(name)
-        with TableFile(directory, name) as file:
+        with TableFile(directory, name, table.schema) as file:
             for start in range(0, table.num_rows, _GROUP_ROWS):
                 file.write(table.slice(start, _GROUP_ROWS))
             sums[name] = file.close()
@@ -308,8 +315,8 @@ def _write_files(record: RunRecord, directory: Path) -> None:
 def _check(record: RunRecord) -> None:
     if record.run.get("schema", SCHEMA) != SCHEMA:
         raise ValueError(f"this code writes {SCHEMA}, the record says {record.run['schema']!r}")
-    for name, schema in TABLES.items():
-        if (fault := _fault(record.table(name), schema)) is not None:
+    for name in TABLES:
+        if (fault := _fault(record.table(name), name)) is not None:
             raise ValueError(f"{name} {fault}")
 
 
@@ -458,7 +465,7 @@ def read_record(directory: str | Path, allow_incomplete: bool = False) -> RunRec
         )
     sums = run.pop("tables_sha256", {})
     tables: dict[str, pa.Table] = {}
-    for name, schema in TABLES.items():
+    for name in TABLES:
         file = path / f"{name}.parquet"
         content = _bytes(file)
         if not isinstance(sums, dict) or hashlib.sha256(content).hexdigest() != sums.get(name):
@@ -466,7 +473,7 @@ def read_record(directory: str | Path, allow_incomplete: bool = False) -> RunRec
                 f"{file}: damaged, or of another run: its sha256 is not the one in run.json; run the scenario again"
             )
         table = pq.read_table(pa.BufferReader(content))
-        if (fault := _fault(table, schema)) is not None:
+        if (fault := _fault(table, name)) is not None:
             raise RecordError(f"{file}: {fault}; run the scenario again with this version")
         tables[name] = table
     return RunRecord(run=run, timing=_read_json(path / "timing.json"), **tables)

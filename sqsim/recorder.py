@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from sqsim.record import TABLES, Rows, TableFile, check_writable, seal, whole_directory
 
@@ -13,9 +15,9 @@ from sqsim.record import TABLES, Rows, TableFile, check_writable, seal, whole_di
 class Recorder:
     """Rows for each table of a record, and the files that they go to."""
 
-    def __init__(self, directory: Path, files: dict[str, TableFile]) -> None:
+    def __init__(self, directory: Path, files: dict[str, TableFile], schemas: Mapping[str, pa.Schema]) -> None:
         self._directory, self._files = directory, files
-        self.rows = {name: Rows(TABLES[name], file.write) for name, file in files.items()}
+        self.rows = {name: Rows(schemas[name], files[name].write) for name in files}
 
     def finish(self, run: dict[str, Any], timing: dict[str, Any]) -> None:
         """All rows are in: what was run, and how long it took."""
@@ -27,12 +29,14 @@ class Recorder:
 
 
 @contextmanager
-def recorder(directory: str | Path, overwrite: bool) -> Iterator[Recorder]:
+def recorder(
+    directory: str | Path, overwrite: bool, schemas: Mapping[str, pa.Schema] = TABLES
+) -> Iterator[Recorder]:
     """A record that stands in `directory` once it was finished; until then, and if it never is, what stood there before.
 
     RecordError: the directory is taken. RunError: it cannot be written.
     """
     check_writable(directory, overwrite)
     with whole_directory(directory, overwrite) as fresh, ExitStack() as stack:
-        files = {name: stack.enter_context(TableFile(fresh, name)) for name in TABLES}
-        yield Recorder(fresh, files)
+        files = {name: stack.enter_context(TableFile(fresh, name, schema)) for name, schema in schemas.items()}
+        yield Recorder(fresh, files, schemas)

@@ -39,6 +39,7 @@ from sqsim.scenario_parts import (
     Policy,
     RateLoad,
     RecordedLoad,
+    Router,
     SideQuest,
     Word,
     conflict,
@@ -87,6 +88,11 @@ class Scenario(Part):
         default="gpt-oss-20b", description="a model that `sqsim support` lists, or the path of a config.json"
     )
     engine: Engine = Field(default_factory=Engine, description="a mapping of engine settings")
+    replicas: Count = Field(default=1, description="engines of this kind behind a router, at least 1")
+    router: Router = Field(
+        default="session_affinity",
+        description="session_affinity, round_robin or least_loaded: where a task's requests go",
+    )
     load: Load = Field(
         default_factory=ClosedLoad,
         description="exactly one of {concurrency: 24}, {rate_per_s: 0.2, arrivals: poisson}, {as_recorded: true, speedup: 1}",
@@ -122,6 +128,12 @@ class Scenario(Part):
                 "policy.name",
                 f"pin_ttl pins sessions, and engine.cache {cache!r} has none",
                 "set engine.cache: session, or another policy",
+            )
+        if self.replicas > 1 and self.router != "session_affinity" and cache == "session":
+            raise conflict(
+                "router",
+                f"{self.router!r} tears sessions apart, which engine.cache {cache!r} keeps on one replica",
+                "set router: session_affinity, or engine.cache: radix",
             )
         if self.resample and self.tasks is None:
             raise conflict(
@@ -169,7 +181,10 @@ class Scenario(Part):
 
     def resolved(self) -> dict[str, Any]:
         """Everything with its defaults, as JSON. Reading it back gives this scenario."""
-        return self.model_dump(mode="json")
+        content = self.model_dump(mode="json")
+        if self.replicas == 1:  # one engine needs no router: such a scenario says nothing of either
+            del content["replicas"], content["router"]
+        return content
 
     def assumed(self) -> list[str]:
         """Key paths of the values in use that no record has calibrated yet (SPEC.md, "Policies")."""

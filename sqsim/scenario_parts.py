@@ -24,6 +24,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 AfterEviction = Literal["in_place", "reprefill"]
 Cache = Literal["radix", "session"]
+Router = Literal["session_affinity", "round_robin", "least_loaded"]
 KvDtype = Literal["bfloat16", "float16", "float32", "fp8_e4m3", "fp8_e5m2"]
 
 FITS: dict[str, AfterEviction] = {"radix": "reprefill", "session": "in_place"}

@@ -11,31 +11,23 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import simpy
+import pyarrow as pa
 
 from sqsim import __version__
 from sqsim.agents import Agents
-from sqsim.des.clock import Clock
-from sqsim.des.engine import Engine
-from sqsim.des.gate import GateKeeper
-from sqsim.des.load import start_load
-from sqsim.des.step_log import StepLog
-from sqsim.des.task import AgentTask, Child
-from sqsim.des.wire import Wire
+from sqsim.des.load import Share
+from sqsim.des.world import Happened, Served, World
 from sqsim.errors import InputError
-from sqsim.models.batching import Limits
 from sqsim.models.capacity import Capacity, kv_capacity
 from sqsim.models.cost import CostModel, profile
 from sqsim.models.eviction_cost import InPlaceCost, in_place_cost
 from sqsim.models.geometry import Geometry, geometry
 from sqsim.models.hardware import Hardware, hardware
+from sqsim.models.limits import Limits
 from sqsim.models.profile import Profile
-from sqsim.models.tokens import Segments
-from sqsim.record import TABLES, Rows, RunRecord
+from sqsim.record import REPLICATED, TABLES, Rows, RunRecord
 from sqsim.recorder import recorder
 from sqsim.scenario import Scenario, SideQuest
-from sqsim.task_rows import Tables
-from sqsim.workload import Instance
 
 _HELD_STEPS = 10_000
 """Model calls of a trace that are held in memory, at some 4 KB each; a longer one is read twice."""
@@ -57,7 +49,7 @@ def simulate(
     `profile` stands in for the one that the scenario names.
     """
     simulation = Simulation(scenario, profile)
-    rows = {name: Rows(schema) for name, schema in TABLES.items()}
+    rows = {name: Rows(schema) for name, schema in simulation.schemas.items()}
     simulation.run(rows, progress, step_by_step=step_by_step)
     return RunRecord(
         run=simulation.describe(),
@@ -132,6 +124,11 @@ class Simulation:
         self.agents = Agents(scenario, _HELD_STEPS)
 
     @property
+    def schemas(self) -> dict[str, pa.Schema]:
+        """The tables of its record."""
+        return TABLES if self.scenario.replicas == 1 else REPLICATED
+
+    @property
     def context_length(self) -> int:
         return self.scenario.engine.context_length or self.geometry.context_length
 
@@ -143,7 +140,7 @@ class Simulation:
         self, directory: str | Path, *, overwrite: bool = False, progress: Progress | None = None
     ) -> None:
         """Run, and write the record meanwhile."""
-        with recorder(directory, overwrite) as found:
+        with recorder(directory, overwrite, self.schemas) as found:
             self.run(found.rows, progress)
             found.finish(self.describe(), self.timing())
 
@@ -156,74 +153,48 @@ class Simulation:
     ) -> None:
         """Let time pass until all tasks have ended and nothing runs; what happened goes into `rows`, by table."""
         with _rare_collections():
-            self._out_of_range = self._run(rows, progress, step_by_step=step_by_step).out_of_range
+            self._happened = self._run(rows, progress, step_by_step=step_by_step)
 
-    def _run(self, rows: Mapping[str, Rows], progress: Progress | None, *, step_by_step: bool) -> StepLog:
-        scenario, engine_keys, agents = self.scenario, self.scenario.engine, self.agents
-        clock = Clock()
-        log = StepLog(self.cost, rows["engine"], hybrid=self.hybrid)
-        tables = Tables(**{name: rows[name] for name in ("tasks", "turns", "aux", "evictions")})
-        sessions = engine_keys.cache == "session"
+    def _run(self, rows: Mapping[str, Rows], progress: Progress | None, *, step_by_step: bool) -> Happened:
+        scenario, keys = self.scenario, self.scenario.engine
         limits = Limits(
             kv_capacity=self.capacity.full_tokens,
             swa_capacity=self.capacity.swa_tokens,
             swa_window=self.geometry.window - 1 if self.geometry.window else None,
-            page_size=engine_keys.page_size,
-            max_running=engine_keys.max_running,
-            chunked_prefill=engine_keys.chunked_prefill,
-            schedule_conservativeness=engine_keys.schedule_conservativeness,
+            page_size=keys.page_size,
+            max_running=keys.max_running,
+            chunked_prefill=keys.chunked_prefill,
+            schedule_conservativeness=keys.schedule_conservativeness,
             context_length=self.context_length,
-            release_idle_sessions=sessions,
+            release_idle_sessions=keys.cache == "session",
         )
-        engine = Engine(clock, limits, self.cost, self.in_place, log, step_by_step=step_by_step)
-        delays = self.profile.client
-        served = engine if delays is None else Wire(clock, engine, delays)
-        segments, client = Segments(), agents.client()
-        gate = agents.gate(self.capacity.full_tokens)
-        self.keeper = None if gate is None else GateKeeper(clock, gate)
-        numbers = iter(range(10**12))
-        ended, end_s = 0, 0.0
+        served = Served(
+            limits,
+            self.cost,
+            self.in_place,
+            self.profile.client,
+            self.hybrid,
+            self.context_length,
+            self._tail_tokens,
+        )
+        number, total = scenario.replicas, len(self.agents.roots)
+        apart = scenario.router == "session_affinity"
+        groups = [range(each, each + 1) for each in range(number)] if apart else [range(number)]
+        happened, numbers = Happened(), iter(range(10**12))
 
-        def build(instance: Instance, parent: str | None) -> AgentTask:
-            agent = AgentTask(
-                clock,
-                served,
-                tables,
-                client,
-                instance.name,
-                next(numbers),
-                agents.loop(
-                    instance, segments, context_length=self.context_length, tail_tokens=self._tail_tokens
-                ),
-                parent,
-                self.keeper,
-            )
-            for child in instance.children:
-                spawn = child.task.spawn
-                assert spawn is not None, "the trace checks give every sub-agent its spawn"
-                agent.children.append(Child(build(child, instance.name), spawn.turn, spawn.join_turn))
-            return agent
-
-        def start(root: Instance) -> simpy.Process:
-            process = clock.process(build(root, None).process())
-            assert process.callbacks is not None
-            process.callbacks.append(count_end)
-            return process
-
-        def count_end(_: simpy.Event) -> None:
-            nonlocal ended, end_s
-            ended, end_s = ended + 1, clock.now
+        def tell(ended: int) -> None:
             if progress is not None:
-                progress(ended, len(agents.roots))
+                progress(ended, total)
 
-        start_load(clock, scenario.load, agents.roots, start, scenario.seed)
-        clock.run_with(engine)  # past the last task's end: what cancelled requests still cost
-        assert ended == len(agents.roots), "law 1: every task ends"
-        log.finish(end_s)
-        return log
+        for place, group in enumerate(groups):
+            world = World(served, self.agents, rows, group, scenario.router, numbers, step_by_step=step_by_step)
+            world.run(Share(place, len(groups)), happened, tell)
+        assert happened.ended == total, "law 1: every task ends"
+        return happened
 
     def describe(self) -> dict[str, Any]:
         """run.json: what was run, and on what evidence."""
+        paused = self._happened.pauses
         return {
             **self.agents.describe(),
             "kind": "simulated",
@@ -239,12 +210,8 @@ class Simulation:
             "kernel_costs": {"in_place": self.in_place._asdict()}
             if self.scenario.after_eviction == "in_place"
             else {},
-            "out_of_range": dict(sorted(self._out_of_range.items())),
-            **(
-                {}
-                if self.keeper is None
-                else {"paused": {"times": self.keeper.pauses, "s": self.keeper.paused_s}}
-            ),
+            "out_of_range": dict(sorted(self._happened.out_of_range.items())),
+            **({} if paused is None else {"paused": {"times": paused, "s": self._happened.paused_s}}),
         }
 
 

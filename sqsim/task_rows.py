@@ -35,6 +35,7 @@ class Served:
     resident_tokens: int = 0  # KV that it left
     retractions: int = 0
     prefill_chunks: int = 0
+    replica: int = 0
     failure: str | None = None  # the name of what ended it before its output was complete
     text: str | None = None  # what a model wrote by itself
 
@@ -137,6 +138,7 @@ class TaskRows:
             shift=turn.step.shift,
             retractions=served.retractions,
             prefill_chunks=served.prefill_chunks,
+            **_where(tables.turns, served),
         )
 
     def _write_aux(self, tables: Tables, thread: AuxThread, served: Served) -> None:
@@ -155,4 +157,10 @@ class TaskRows:
             ignored=thread.ignored,
             applied_turn=thread.applied_turn,
             text=served.text,
+            **_where(tables.aux, served),
         )
+
+
+def _where(rows: Rows, served: Served) -> dict[str, int]:
+    """The column that tells replicas apart, where the record has several."""
+    return {"replica": served.replica} if "replica" in rows.schema.names else {}

@@ -18,7 +18,9 @@ from simpy.events import NORMAL
 class Last(Protocol):
     """What acts last: at `due_s`, not before now, and not at all while that is infinite."""
 
-    due_s: float
+    @property
+    def due_s(self) -> float:
+        """When it acts next."""
 
     def act(self) -> None:
         """Do what is due now, and say when to act next."""

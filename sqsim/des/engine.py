@@ -13,7 +13,7 @@ times in closed form (ramp.py): the same state, times and rows as one by one, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -66,6 +66,7 @@ class Submission:
     admit_s: float | None = None
     first_token_s: float | None = None
     end_s: float | None = None
+    replica: int = 0  # where it was served
 
     def start(self, now_s: float) -> None:
         """The first token is out."""
@@ -96,9 +97,13 @@ class Engine:
         log: StepLog,
         *,
         step_by_step: bool = False,
+        replica: int = 0,
+        horizon: Callable[[], float] | None = None,
     ) -> None:
+        """`replica` numbers it among several; `horizon` says when anything may next come to it (default: the clock's)."""
         self.due_s = 0.0
-        self._clock = clock
+        self.replica = replica
+        self._clock, self._horizon = clock, horizon or clock.peek
         self._scheduler = (
             Scheduler(limits) if step_by_step else StretchingScheduler(limits, self._steps_before_next)
         )
@@ -116,7 +121,13 @@ class Engine:
     def submit(self, request: Request, *, tell_first_token: bool = False) -> Submission:
         """Queue a request. What can never fit fails at once, by name, and is never queued."""
         clock = self._clock
-        submission = Submission(request, clock.now, clock.event(), clock.event() if tell_first_token else None)
+        submission = Submission(
+            request,
+            clock.now,
+            clock.event(),
+            clock.event() if tell_first_token else None,
+            replica=self.replica,
+        )
         if request.says > self._scheduler.limits.room(request.n_in):
             submission.end(clock.now, NEVER_FITS)
             return submission
@@ -124,6 +135,11 @@ class Engine:
         self._scheduler.submit(request)
         self._notify()
         return submission
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that run or wait here."""
+        return len(self._live)
 
     def cancel(self, submission: Submission) -> None:
         """Abort a request; what it has cost so far stays counted. Its `done` carries "abort"."""
@@ -242,7 +258,7 @@ class Engine:
 
     def _steps_before_next(self, stretch: Stretch, most: int) -> int:
         """How many of a stretch's rounds come before the next event: the first is now, the others are at ends of steps."""
-        due_s, free_s = min(self._clock.peek(), LATEST_S), self._gpu_free_s
+        due_s, free_s = min(self._horizon(), LATEST_S), self._gpu_free_s
         if free_s >= due_s:
             return 1
         return 2 + self._ramp(stretch).steps_before(free_s, due_s, most - 2)

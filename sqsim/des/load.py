@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
 
 import simpy
 
@@ -14,14 +16,31 @@ Events = Generator[simpy.Event, object, None]
 Start = Callable[[Instance], simpy.Process]
 
 
-def start_load(clock: Clock, load: Load, roots: Collection[Instance], start: Start, seed: int) -> None:
-    """Set off the tasks as the scenario's load says."""
+class Share(NamedTuple):
+    """Every `of`-th task, from number `place` on."""
+
+    place: int
+    of: int
+
+
+def start_load(
+    clock: Clock, load: Load, roots: Collection[Instance], start: Start, seed: int, share: Share
+) -> None:
+    """Set off a share of the tasks as the scenario's load says.
+
+    A closed loop's places are dealt out evenly, the first shares getting one more; a share without a place gets no task.
+    """
+    place, of = share
     if isinstance(load, ClosedLoad):
-        queue = iter(roots)
-        for _ in range(min(load.concurrency, len(roots))):
+        of = min(of, load.concurrency)
+        if place >= of:
+            return
+        queue = islice(iter(roots), place, None, of)
+        places = load.concurrency // of + (place < load.concurrency % of)
+        for _ in range(min(places, len(roots))):
             clock.process(_worker(queue, start))
     else:
-        clock.process(_arrivals(clock, arrivals(load, roots, seed), start))
+        clock.process(_arrivals(clock, islice(arrivals(load, roots, seed), place, None, of), start))
 
 
 def _worker(queue: Iterator[Instance], start: Start) -> Events:

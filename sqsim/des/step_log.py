@@ -55,8 +55,9 @@ class _Interval:
 class StepLog:
     """Collects engine rows. Alike decode steps share a row; a prefill, a retraction or a reclaim has its own."""
 
-    def __init__(self, cost: CostModel, rows: Rows, *, hybrid: bool) -> None:
+    def __init__(self, cost: CostModel, rows: Rows, *, hybrid: bool, replica: int | None = None) -> None:
         self._rows = rows  # of record.ENGINE
+        self._replica = () if replica is None else (replica,)  # a column of its own, where there are several
         self.out_of_range: dict[str, int] = {}
         """Steps that left a range the profile was measured over, by the range's name."""
         self._cost = cost
@@ -148,4 +149,5 @@ class StepLog:
             t0_s, t1_s, mode, row.steps, row.requests, row.new_tokens, row.context_tokens,
             row.running, row.waiting, running, idle, aux, evictable, free, row.used_token_s / (t1_s - t0_s),
             swa_used if self._hybrid else None, retracted, reclaimed, released, row.ratio,
+            *self._replica,
         ))  # fmt: skip

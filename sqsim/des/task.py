@@ -9,6 +9,7 @@ import simpy
 from sqsim.agent.turn_loop import Action, AuxThread, Await, Clear, Finish, RunMain, RunTools, Spawn, TurnLoop
 from sqsim.agents import ClientOptions, aux_rid, main_rid
 from sqsim.des.engine import Engine, Submission
+from sqsim.des.fleet import Fleet
 from sqsim.des.gate import GateKeeper
 from sqsim.des.wire import Wire
 from sqsim.metrics import Hindsight
@@ -35,7 +36,7 @@ class AgentTask:
     def __init__(
         self,
         env: simpy.Environment,
-        engine: Engine | Wire,
+        engine: Engine | Fleet | Wire,
         tables: Tables,
         options: ClientOptions,
         name: str,
@@ -246,5 +247,6 @@ def _served(submission: Submission) -> Served:
         resident_tokens=request.kv_tokens,
         retractions=request.retractions,
         prefill_chunks=request.prefill_chunks,
+        replica=submission.replica,
         failure=None if submission.done.value is None else str(submission.done.value),
     )

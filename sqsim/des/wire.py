@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 import simpy
 
 from sqsim.des.engine import Engine, Submission
+from sqsim.des.fleet import Fleet
 from sqsim.models.profile import ClientTerm
 from sqsim.models.request import Request
 
@@ -17,7 +18,7 @@ class Wire:
     Sessions are dropped and closed at once: what an agent says of a session it says with its next request.
     """
 
-    def __init__(self, env: simpy.Environment, engine: Engine, delays: ClientTerm) -> None:
+    def __init__(self, env: simpy.Environment, engine: Engine | Fleet, delays: ClientTerm) -> None:
         self._env = env
         self._engine = engine
         self._delays = delays
@@ -66,7 +67,7 @@ class Wire:
             yield far.done
         yield self._env.timeout(self._delays.response_s)
         del self._far[near]
-        near.admit_s = far.admit_s
+        near.admit_s, near.replica = far.admit_s, far.replica
         near.end(self._env.now, far.done.value)
 
     def _after(self, delay_s: float, then: Callable[[], None]) -> None:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.resources
-import string
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from plotly.offline import get_plotlyjs
-
-from sqsim import __version__
 from sqsim.errors import InputError
 from sqsim.report import published
 from sqsim.report.answer import Answer, answer
@@ -33,21 +28,11 @@ from sqsim.report.memory import over_time
 from sqsim.report.palette import Palette
 from sqsim.report.provenance import provenance
 from sqsim.report.recall_sweep import recall_sweep
+from sqsim.report.shell import contents, listed, shell
 from sqsim.report.side_by_side import compare
 from sqsim.report.sources import Panel, Sources
 from sqsim.report.timelines import timelines
 from sqsim.report.words import words
-
-HELD = (
-    "The recorded trajectory is held fixed: an agent that loses a response might act differently, "
-    "and only the declared outcome model and live runs speak of that."
-)
-"""Every report's first sentence (SPEC.md, Words)."""
-
-_DIGITS = (
-    '<p class="digits"><label><input type="checkbox" id="digits" autocomplete="off"> '
-    "show every digit in the tables, as the JSON has it</label></p>"
-)
 
 MAX_BYTES = 8_000_000
 
@@ -62,21 +47,12 @@ class _Detail(NamedTuple):
 _DETAILS = (_Detail(500, 400), _Detail(250, 200), _Detail(120, 100), _Detail(60, 50), _Detail(30, 20))
 
 
-def _asset(name: str) -> str:
-    return (importlib.resources.files("sqsim.report") / name).read_text(encoding="utf-8")
-
-
 def _note(panel: Panel, said: Sequence[str]) -> str:
     parts = [f"<p>{badged(panel.note)}</p>" if panel.note else ""]
     parts.append(f'<p class="evidence">Evidence: {badged(panel.evidence)}</p>' if panel.evidence else "")
     parts += map(warning, panel.warnings)
-    parts.append(_list("found", said))
+    parts.append(listed("found", said))
     return "".join(parts)
-
-
-def _list(kind: str, lines: Sequence[str]) -> str:
-    items = "".join(f"<li>{_emphasised(line)}</li>" for line in lines)
-    return f'<ul class="{kind}">{items}</ul>' if lines else ""
 
 
 def _panel(panel: Panel, sources: Sources, palette: Palette, said: Sequence[str]) -> str:
@@ -148,11 +124,6 @@ def _absent(sources: Sources) -> str:
     return section("absent", "What this page does not show", *lines) if lines else ""
 
 
-def _contents(titles: Sequence[tuple[str, str]]) -> str:
-    items = "".join(f'<li><a href="#{ident}">{escape(title)}</a></li>' for ident, title in titles)
-    return f'<nav aria-label="Contents"><ol>{items}</ol></nav>{_DIGITS}'
-
-
 def _body(sources: Sources, detail: _Detail) -> str:
     palette = Palette(sources.variants)
     start = _first_record(sources)
@@ -164,7 +135,7 @@ def _body(sources: Sources, detail: _Detail) -> str:
         "The answer",
         f'<p class="about">For “{escape(found.about)}”:</p>' if found.about else "",
         f'<p class="lead">{unbroken(found.lead)}</p>' if found.lead else "",
-        _list("answer", [*summary(sources.measured), *found.lines]),
+        listed("answer", [*summary(sources.measured), *found.lines]),
         paragraph("Accuracy is not predicted here: no outcome model is part of this version."),
         *(
             warning(f"{name}: the run was not completed; its numbers are of what it did.")
@@ -192,8 +163,8 @@ def _body(sources: Sources, detail: _Detail) -> str:
         sections.append((ident, name, section(ident, name, content)))
     if absent := _absent(sources):
         sections.append(("absent", "What this page does not show", absent))
-    contents = _contents([("answer", "The answer"), *((ident, title) for ident, title, _ in sections)])
-    return "\n".join([opening, words(), answered, contents, *(content for *_, content in sections)])
+    links = contents([("answer", "The answer"), *((ident, title) for ident, title, _ in sections)])
+    return "\n".join([opening, words(), answered, links, *(content for *_, content in sections)])
 
 
 def _warned(sources: Sources) -> list[str]:
@@ -204,28 +175,10 @@ def _warned(sources: Sources) -> list[str]:
 
 
 def _page(sources: Sources, detail: _Detail) -> str:
-    return string.Template(_asset("page.html")).substitute(
-        title=escape(sources.title or title(sources)),
-        held=escape(HELD),
-        css=_asset("page.css"),
-        body=_body(sources, detail),
-        version=escape(__version__),
-        plotly=get_plotlyjs(),
-        script=_asset("page.js"),
-    )
+    return shell(sources.title or title(sources), _body(sources, detail))
 
 
-def _emphasised(line: str) -> str:
-    """The head of a sentence, up to its colon or question mark, in bold."""
-    ends = [line.index(mark) + 1 for mark in (": ", "? ") if mark in line]
-    return (
-        f"<strong>{unbroken(line[: min(ends)])}</strong>{unbroken(line[min(ends) :])}"
-        if ends
-        else unbroken(line)
-    )
-
-
-def _check_name(path: Path) -> None:
+def check_name(path: Path) -> None:
     """Refuse a name that no page can show: an InputError."""
     try:
         str(path).encode()
@@ -246,7 +199,7 @@ def build_page(sources: Sequence[Path]) -> str:
     if not sources:
         raise InputError("report: no directory given; give the --output-dir of at least one run or study")
     for path in sources:
-        _check_name(path)
+        check_name(path)
     held = None
     for detail in _DETAILS:
         found = load(sources, detail.pieces)

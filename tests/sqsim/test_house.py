@@ -17,14 +17,16 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"models"},
     {"agent"},
     {"record", "recorder", "strict_yaml"},
-    {"metrics", "lockstep", "recording", "step_times", "step_fit", "task_rows"},
+    {"metrics", "lockstep", "recording", "step_times", "step_fit", "task_rows", "time_spent"},
     {"scenario", "scenario_parts"},
     {"workload"},
     {"agents"},
     {"des"},
     {"simulate", "labels", "grid", "workers"},
-    {"report", "study", "study_file", "compare", "calibrate", "support", "bands", "sweep"},
-    {"cli", "cli_compare", "cli_output", "cli_run", "cli_sweep", "cli_trace"},
+    {"bands"},
+    {"points"},
+    {"report", "study", "study_file", "compare", "calibrate", "support", "sweep", "plan"},
+    {"cli", "cli_compare", "cli_output", "cli_plan", "cli_run", "cli_sweep", "cli_trace"},
 ]
 PURE = ("agent", "models", "trace/schema.py", "trace/references.py")
 READERS = {"agent/aux_thread.py", "agent/policies/oracle.py", "metrics.py"}

@@ -14,15 +14,16 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-import sqsim.sweep as module
+import sqsim.points as module
 from sqsim.cli import app
 from sqsim.errors import Interrupted, RecordError, ScenarioError
 from sqsim.grid import parse_axis, points
 from sqsim.metrics import metrics
+from sqsim.points import content_key
 from sqsim.record import read_record
 from sqsim.scenario import load_scenario
 from sqsim.simulate import simulate
-from sqsim.sweep import content_key, read_sweep, run_sweep
+from sqsim.sweep import read_sweep, run_sweep
 from sqsim.trace.store import write_tasks
 from sqsim.workers import Workers
 from tests.sqsim.tasks import chain
@@ -120,7 +121,7 @@ def test_points_are_their_scenarios_runs(tmp_path):
 def test_a_finished_point_never_runs_twice(tmp_path, monkeypatch):
     ran: list[int] = []
 
-    def counted(scenario):
+    def counted(scenario, **_):
         ran.append(scenario.load.concurrency)
         return simulate(scenario)
 
@@ -175,7 +176,7 @@ def test_combinations_that_do_not_exist_fail_alone_but_not_all(tmp_path):
     with pytest.raises(ScenarioError, match="unknown key"):
         run_sweep(file, axes("engine.cash=radix,session"), tmp_path / "other")
     assert not (tmp_path / "other").exists()
-    with pytest.raises(RecordError, match="is not a sweep"):
+    with pytest.raises(RecordError, match="holds no points of a sweep"):
         run_sweep(file, axes("seed=0"), tmp_path)
 
 
@@ -208,7 +209,7 @@ def test_killed_half_way_and_resumed_is_the_same(tmp_path):
 
 
 def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
-    def interrupted(scenario):
+    def interrupted(scenario, **_):
         if scenario.seed == 2:
             raise KeyboardInterrupt
         return simulate(scenario)
@@ -225,7 +226,7 @@ def test_a_damaged_point_is_named(tmp_path):
     file, out = folder(tmp_path), tmp_path / "out"
     run_sweep(file, axes("seed=0"), out)
     next(out.glob("points/*.json")).write_text(json.dumps([])[:1])
-    with pytest.raises(RecordError, match=r"damaged .* delete it, and it is run again"):
+    with pytest.raises(RecordError, match="damaged; delete it, and the point is run again"):
         run_sweep(file, axes("seed=0"), out)
 
 

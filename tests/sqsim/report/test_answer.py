@@ -14,9 +14,10 @@ from sqsim.record import write_record
 from sqsim.report.answer import answer
 from sqsim.report.evidence import RECORDINGS
 from sqsim.report.loading import load
-from sqsim.report.page import HELD, build_page
+from sqsim.report.page import build_page
 from sqsim.report.published import PEAK_TOKENS
 from sqsim.report.recall_sweep import _caption
+from sqsim.report.shell import HELD
 
 SCHEDULES = Path(__file__).parents[2] / "data" / "sglang-schedules"
 

@@ -17,7 +17,8 @@ import pytest
 from sqsim.errors import InputError, RecordError
 from sqsim.record import write_record
 from sqsim.report import page as report
-from sqsim.report.page import HELD, build_page
+from sqsim.report.page import build_page
+from sqsim.report.shell import HELD
 
 TITLE = "24 tasks of frames.jsonl.zst · gpt-oss-20b on h100-sxm · 6 at a time"
 

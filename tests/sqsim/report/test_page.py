@@ -12,7 +12,8 @@ import pytest
 from sqsim.bands import Band, Bands, write_bands
 from sqsim.record import write_record
 from sqsim.report import page as report
-from sqsim.report.page import HELD, MAX_BYTES, build_page
+from sqsim.report.page import MAX_BYTES, build_page
+from sqsim.report.shell import HELD
 
 
 def test_one_file_of_at_most_8_mb_that_asks_nothing_of_the_network(page):

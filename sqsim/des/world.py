@@ -1,0 +1,152 @@
+"""Simulated time in which tasks meet the replicas that they can reach: one world for each group of those.
+
+With session affinity a task stays where it started, so every replica is a world of its own: what happens on one changes
+nothing on another. Task n of the run starts on replica n modulo their number, and each has its share of the places of a
+closed loop. Other routers choose for every request: then all replicas share one world.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import simpy
+
+from sqsim.agents import Agents
+from sqsim.des.clock import Clock
+from sqsim.des.engine import Engine
+from sqsim.des.fleet import Fleet, horizon
+from sqsim.des.gate import GateKeeper
+from sqsim.des.load import Share, start_load
+from sqsim.des.step_log import StepLog
+from sqsim.des.task import AgentTask, Child
+from sqsim.des.wire import Wire
+from sqsim.models.cost import CostModel
+from sqsim.models.eviction_cost import InPlaceCost
+from sqsim.models.limits import Limits
+from sqsim.models.profile import ClientTerm
+from sqsim.models.tokens import Segments
+from sqsim.record import Rows
+from sqsim.scenario_parts import Router
+from sqsim.task_rows import Tables
+from sqsim.workload import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What every replica is: an engine with these limits and costs, and the ways to it."""
+
+    limits: Limits
+    cost: CostModel
+    in_place: InPlaceCost
+    delays: ClientTerm | None
+    hybrid: bool
+    context_length: int
+    tail_tokens: int
+
+
+@dataclass(slots=True)
+class Happened:
+    """What worlds leave behind beside their rows."""
+
+    ended: int = 0
+    out_of_range: Counter[str] = field(default_factory=Counter)
+    pauses: int | None = None  # None: nothing pauses
+    paused_s: float = 0.0
+
+
+class World:
+    """One clock, the replicas on it, and the tasks that come to them. Run it once."""
+
+    def __init__(
+        self,
+        served: Served,
+        agents: Agents,
+        rows: Mapping[str, Rows],
+        replicas: range,
+        router: Router,
+        numbers: Iterator[int],
+        *,
+        step_by_step: bool,
+    ) -> None:
+        self._served, self._agents, self._numbers = served, agents, numbers
+        clock = self._clock = Clock()
+        several = "replica" in rows["engine"].schema.names
+        self._logs = [
+            StepLog(served.cost, rows["engine"], hybrid=served.hybrid, replica=each if several else None)
+            for each in replicas
+        ]
+        engines: list[Engine] = []
+        for replica, log in zip(replicas, self._logs, strict=True):
+            until = horizon(clock, engines, replica) if len(replicas) > 1 else None
+            engine = Engine(
+                clock,
+                served.limits,
+                served.cost,
+                served.in_place,
+                log,
+                step_by_step=step_by_step,
+                replica=replica,
+                horizon=until,
+            )
+            engines.append(engine)
+        if len(engines) == 1:
+            self._last: Engine | Fleet = engines[0]
+        else:
+            assert router != "session_affinity", "its replicas are worlds of their own"
+            self._last = Fleet(engines, router)
+        self._door = self._last if served.delays is None else Wire(clock, self._last, served.delays)
+        self._tables = Tables(**{name: rows[name] for name in ("tasks", "turns", "aux", "evictions")})
+        self._segments, self._client = Segments(), agents.client()
+        gate = agents.gate(served.limits.kv_capacity * len(engines))
+        self._keeper = None if gate is None else GateKeeper(clock, gate)
+
+    def run(self, share: Share, happened: Happened, tell: Callable[[int], None]) -> None:
+        """Let time pass until this share of the run's tasks has ended and nothing runs."""
+        clock, scenario = self._clock, self._agents.scenario
+        end_s = 0.0
+
+        def start(root: Instance) -> simpy.Process:
+            process = clock.process(self._build(root, None).process())
+            assert process.callbacks is not None
+            process.callbacks.append(count_end)
+            return process
+
+        def count_end(_: simpy.Event) -> None:
+            nonlocal end_s
+            happened.ended, end_s = happened.ended + 1, clock.now
+            tell(happened.ended)
+
+        start_load(clock, scenario.load, self._agents.roots, start, scenario.seed, share)
+        clock.run_with(self._last)  # past the last task's end: what cancelled requests still cost
+        for log in self._logs:
+            log.finish(end_s)
+            happened.out_of_range.update(log.out_of_range)
+        if self._keeper is not None:
+            happened.pauses = (happened.pauses or 0) + self._keeper.pauses
+            happened.paused_s += self._keeper.paused_s
+
+    def _build(self, instance: Instance, parent: str | None) -> AgentTask:
+        served = self._served
+        agent = AgentTask(
+            self._clock,
+            self._door,
+            self._tables,
+            self._client,
+            instance.name,
+            next(self._numbers),
+            self._agents.loop(
+                instance,
+                self._segments,
+                context_length=served.context_length,
+                tail_tokens=served.tail_tokens,
+            ),
+            parent,
+            self._keeper,
+        )
+        for child in instance.children:
+            spawn = child.task.spawn
+            assert spawn is not None, "the trace checks give every sub-agent its spawn"
+            agent.children.append(Child(self._build(child, instance.name), spawn.turn, spawn.join_turn))
+        return agent

@@ -1,0 +1,72 @@
+"""What a replica runs out of first, by its evidence: where tasks' time grew from light load to the load that breaks the SLO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+KV_FULL = 0.95
+"""From this peak usage on KV counts as full."""
+_GREW = 0.05  # of a task's time: less is no growth
+_LOST = 0.25  # of the tokens prefilled under light load: so many more mean that prefixes no longer survive
+
+
+class Bottleneck(NamedTuple):
+    """`name`: kv, compute, tools or aux; `evidence`: the numbers that say so, in a sentence."""
+
+    name: str
+    evidence: str
+
+
+def bottleneck(light: Mapping[str, Any], heavy: Mapping[str, Any]) -> Bottleneck:
+    """Name what grew from a light to a heavy load of the same setting. Both are points (points.py)."""
+    before, after = light.get("time_spent"), heavy.get("time_spent")
+    metrics = heavy["metrics"]
+    if before is None or after is None:
+        return Bottleneck("kv", "no task completed: what a task needs does not fit the pool")
+    grown = {part: after[part] - before[part] for part in before}
+    most = max(grown, key=lambda part: grown[part])
+    whole = sum(after.values())
+    if grown[most] < _GREW * whole:
+        return _at_rest(after, whole)
+    said = f"{_NAMES[most]} grew from {before[most]:.1f} to {after[most]:.1f} s a task (of {whole:.0f} s)"
+    usage, lost = metrics.get("kv_usage_peak"), _lost(light, heavy)
+    full = usage is not None and usage >= KV_FULL
+    if most == "rest_s" and metrics.get("pauses"):
+        return Bottleneck("kv", f"agents paused for want of KV: {said}")
+    if most == "queue_s" and full:
+        return Bottleneck("kv", f"{said}; KV usage peaked at {usage:.2f}")
+    if lost > _LOST and most != "tools_s":  # decode slows down too, where others' prefills run in between
+        return Bottleneck("kv", f"{said}; prefixes were lost and {lost:.0%} more tokens a task prefilled again")
+    aux = metrics.get("aux_output_tokens") or 0
+    if aux > 0.15 * (metrics.get("output_tokens") or 1) and most != "tools_s":
+        return Bottleneck(
+            "aux", f"{said}; aux threads write {aux / metrics['output_tokens']:.0%} of main's output on top"
+        )
+    return Bottleneck("compute", f"{said}; KV usage peaked at {usage:.2f}" if usage is not None else said)
+
+
+_NAMES = {
+    "queue_s": "waiting for admission",
+    "prefill_s": "prefill",
+    "decode_s": "decode",
+    "tools_s": "tools",
+    "rest_s": "waiting outside of the server",
+}
+
+
+def _at_rest(spent: Mapping[str, float], whole: float) -> Bottleneck:
+    """Load makes no difference: what takes most of a task's time takes it alone too."""
+    most = max(spent, key=lambda part: spent[part])
+    name = "tools" if most in {"tools_s", "rest_s"} else "compute"
+    said = f"load changes little; {_NAMES[most]} takes {spent[most]:.1f} of {whole:.0f} s a task"
+    return Bottleneck(name, said)
+
+
+def _lost(light: Mapping[str, Any], heavy: Mapping[str, Any]) -> float:
+    """How much more is prefilled a task than under light load, as a share of that."""
+    per_task = [
+        each["metrics"]["prefill_tokens"] / max(1, each["metrics"]["tasks_completed"])
+        for each in (light, heavy)
+    ]
+    return per_task[1] / per_task[0] - 1 if per_task[0] else 0.0
