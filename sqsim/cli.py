@@ -27,6 +27,7 @@ from sqsim.cli_output import (
     write_text,
 )
 from sqsim.cli_plan import plan_command
+from sqsim.cli_region import region_command
 from sqsim.cli_run import print_run, require_completed
 from sqsim.cli_sweep import sweep_command
 from sqsim.cli_trace import app as trace_app
@@ -120,6 +121,7 @@ def study_command(
 
 app.command("sweep")(sweep_command)
 app.command("plan")(plan_command)
+app.command("region")(region_command)
 
 
 @app.command("compare")
