@@ -164,7 +164,7 @@ def _sampled(scenario: Scenario) -> list[str]:
     load, policy = scenario.load, scenario.policy
     drawn_keys = {
         "resample": scenario.resample,
-        "load.arrivals": isinstance(load, RateLoad) and load.arrivals == "poisson",
+        "load.arrivals": isinstance(load, RateLoad) and load.arrivals != "uniform",
         "policy.decisions": isinstance(policy, SideQuest),
     }
     return [key for key, is_drawn in drawn_keys.items() if is_drawn]

@@ -27,15 +27,18 @@ from sqsim.cli_output import (
     write_text,
 )
 from sqsim.cli_plan import plan_command
+from sqsim.cli_region import region_command
 from sqsim.cli_run import print_run, require_completed
 from sqsim.cli_sweep import sweep_command
 from sqsim.cli_trace import app as trace_app
 from sqsim.compare.runs import compare
+from sqsim.errors import InputError
 from sqsim.lockstep import replay
 from sqsim.metrics import metrics
 from sqsim.models.profile import profile_text
 from sqsim.record import check_writable, read_record
 from sqsim.report.any_page import any_page
+from sqsim.report.perfetto import perfetto
 from sqsim.scenario import load_scenario
 from sqsim.simulate import simulate, simulate_to
 from sqsim.study import run_study
@@ -118,6 +121,7 @@ def study_command(
 
 app.command("sweep")(sweep_command)
 app.command("plan")(plan_command)
+app.command("region")(region_command)
 
 
 @app.command("compare")
@@ -156,10 +160,16 @@ def report_command(
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")],
+    as_perfetto: Annotated[
+        bool, typer.Option("--perfetto", help="Write one run's timeline (Chrome trace JSON) instead.")
+    ] = False,
     overwrite: Overwrite = False,
 ) -> None:
     """Make one self-contained HTML page."""
-    write_text(output, any_page(sources), overwrite)
+    if as_perfetto and len(sources) != 1:
+        raise InputError(f"report --perfetto: {len(sources)} directories given; give that of one run")
+    text = perfetto(read_record(sources[0], allow_incomplete=True)) if as_perfetto else any_page(sources)
+    write_text(output, text, overwrite)
     print_line(f"report: {output}")
 
 

@@ -50,7 +50,7 @@ def plan_command(
         gpus=tuple(name.strip() for name in gpus.split(",")) if gpus else (),
         prices=None if prices is None else read_prices(prices),
         changes=tuple(set_ or ()),
-        ks=_ks(ks),
+        ks=read_ks(ks),
         seeds=seeds,
         tasks_per_agent=tasks_per_agent,
     )
@@ -66,7 +66,8 @@ def plan_command(
         raise typer.Exit(1)
 
 
-def _ks(text: str) -> tuple[int, ...]:
+def read_ks(text: str) -> tuple[int, ...]:
+    """SideQuest's intervals, as a command line gives them."""
     try:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:

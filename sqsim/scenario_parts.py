@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -17,7 +17,9 @@ from pydantic import (
     Discriminator,
     Field,
     GetCoreSchemaHandler,
+    SerializerFunctionWrapHandler,
     Tag,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -148,10 +150,45 @@ class ClosedLoad(Part):
 
 
 class RateLoad(Part):
-    """Tasks arrive whether or not others ended. `uniform`: every 1 / rate_per_s seconds."""
+    """Tasks arrive whether or not others ended. `uniform`: every 1 / rate_per_s seconds.
 
-    rate_per_s: Positive = Field(description="tasks a second, above 0")
-    arrivals: Literal["poisson", "uniform"] = Field(default="poisson", description="poisson or uniform")
+    `bursts`: so many at one instant, the bursts as a Poisson stream. `daily`: a Poisson stream whose rate swings around
+    its mean as a cosine, lowest at 0 s. The mean is always `rate_per_s`.
+    """
+
+    rate_per_s: Positive = Field(description="tasks a second, above 0; the mean")
+    arrivals: Literal["poisson", "uniform", "bursts", "daily"] = Field(
+        default="poisson", description="poisson, uniform, bursts or daily"
+    )
+    burst: Count = Field(default=10, description="tasks of a burst, at least 1 (bursts)")
+    swing: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = Field(
+        default=0.8,
+        description="how far the rate swings, as a share of its mean, 0 or more and below 1 (daily)",
+    )
+    period_s: Positive = Field(default=86400.0, description="seconds from low to low, above 0 (daily)")
+
+    _BELONGS: ClassVar[dict[str, str]] = {"burst": "bursts", "swing": "daily", "period_s": "daily"}
+
+    @model_validator(mode="after")
+    def _means_something(self) -> RateLoad:
+        for key, kind in self._BELONGS.items():
+            if key in self.model_fields_set and self.arrivals != kind:
+                raise conflict(
+                    key,
+                    f"means nothing with load.arrivals: {self.arrivals}",
+                    f"remove it, or set load.arrivals: {kind}",
+                )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_the_rest(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What means nothing is not said."""
+        content: dict[str, Any] = write(self)
+        return {
+            key: value
+            for key, value in content.items()
+            if self._BELONGS.get(key, self.arrivals) == self.arrivals
+        }
 
 
 class RecordedLoad(Part):

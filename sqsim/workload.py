@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from math import log1p
+from math import log1p, pi, sin
 from operator import itemgetter
 
 from sqsim.draws import uniform
@@ -189,10 +189,27 @@ def _from_first(known: Iterable[tuple[float, Instance]], speedup: float) -> Iter
 def _at_rate(load: RateLoad, seed: int) -> Iterator[float]:
     gap_s = 1.0 / load.rate_per_s
     number, at_s = 0, 0.0
+    size = load.burst if load.arrivals == "bursts" else 1
     while True:
         if load.arrivals == "uniform":
             at_s = gap_s * (number + 1)
         else:
-            at_s -= gap_s * log1p(-uniform(seed, "arrival", number))
-        yield at_s
+            at_s -= size * gap_s * log1p(-uniform(seed, "arrival", number))
+        yield from [_in_the_day(load, at_s) if load.arrivals == "daily" else at_s] * size
         number += 1
+
+
+def _in_the_day(load: RateLoad, at_s: float) -> float:
+    """When as many arrivals are due at the swinging rate as are due at `at_s` at its mean.
+
+    By t, rate x (t - swing x period / 2 pi x sin(2 pi t / period)) are due: it rises, so halving finds t.
+    """
+    turn = load.period_s / (2 * pi)
+    low, high = at_s - load.swing * turn, at_s + load.swing * turn
+    for _ in range(64):
+        middle = (low + high) / 2
+        if middle - load.swing * turn * sin(middle / turn) < at_s:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -1,4 +1,4 @@
-"""The page that fits what is given: of a plan, of a sweep, of a directory of runs, or of runs and studies."""
+"""The page that fits what is given: of a plan, of a region, of a sweep, of a directory of runs, or of runs and studies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sqsim.report.page import build_page, check_name
 from sqsim.report.plan_page import plan_page
+from sqsim.report.region_page import region_page
 from sqsim.report.run_index import index_page
 from sqsim.report.sweep_page import sweep_page
 
@@ -19,6 +20,8 @@ def any_page(sources: Sequence[Path]) -> str:
     check_name(only)
     if (only / "plan.json").is_file():
         return plan_page(only)
+    if (only / "region.json").is_file():
+        return region_page(only)
     if (only / "sweep.json").is_file():
         return sweep_page(only)
     if only.is_dir() and not any(

@@ -94,11 +94,17 @@ def _settings(plan: dict[str, Any]) -> str:
                 escape((each["bottleneck"] or {}).get("name", "")),
                 *([value_cell(each["cost_per_h"])] if money else []),
                 value_cell(lost),
-                badged(note),
+                escape(note),
             ]
         )
     slo = ", ".join(plan["slo"])
-    return table([escape(cell) for cell in head], rows, f"Fewest GPUs under each setting ({slo})", row_heads=2)
+    return table(
+        [escape(cell) for cell in head],
+        rows,
+        f"Fewest GPUs under each setting ({slo})",
+        extra_class="words",
+        row_heads=2,
+    )
 
 
 def _curves(plan: dict[str, Any]) -> str:
@@ -221,7 +227,9 @@ def _sure(plan: dict[str, Any], shown: Sequence[Setting]) -> str:
         return how + missing("No setting keeps the SLO, so there was nothing to draw.")
     head = ["Setting", "GPUs", f"Load ({_share_title(plan)})", "Draws that kept the SLO", "Draws",
             f"{plan['level']:.0%} of draws stay within", "Sure"]  # fmt: skip
-    return how + table([escape(cell) for cell in head], rows, "Draws around the fewest GPUs", row_heads=2)
+    return how + table(
+        [escape(cell) for cell in head], rows, "Draws around the fewest GPUs", "words", row_heads=2
+    )
 
 
 def _evidence(plan: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from sqsim.report.measures import FAILED, KV_PEAK, OUTPUT_TOK_S, RUN_TIME, TASK_
 from sqsim.report.shell import contents, listed, shell
 
 _MEASURES = (OUTPUT_TOK_S, RUN_TIME, TASK_P90, TTFT_P99, KV_PEAK, FAILED)
-_OTHERS = {"study.json": "study", "sweep.json": "sweep", "plan.json": "plan"}
+_OTHERS = {"study.json": "study", "sweep.json": "sweep", "plan.json": "plan", "region.json": "region"}
 
 
 def runs_below(directory: Path) -> list[Path]:

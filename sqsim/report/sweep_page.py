@@ -35,7 +35,8 @@ Point = dict[str, Any]
 def sweep_page(directory: Path) -> str:
     """One page of a sweep's directory. RecordError: it holds no finished sweep."""
     sweep = read_json(directory, "sweep.json", SCHEMA)
-    points = sweep["points"]
+    keys = [key for each in sweep["axes"] for key in each["keys"]]  # in the order in which they were asked for
+    points = [{**point, "values": {key: point["values"][key] for key in keys}} for point in sweep["points"]]
     done = [point for point in points if point["metrics"] is not None]
     best = pareto(done)
     axes = "; ".join(
@@ -161,7 +162,7 @@ def _table(done: Sequence[Point]) -> str:
 
 def _rows(points: Sequence[Point], label: str) -> str:
     keys = list(points[0]["values"])
-    head = [*keys, "policy", *(each.title for each in _MEASURES)]
+    head = [*keys, "Variant", *(each.title for each in _MEASURES)]
     rows = [
         [
             *(_cell(point["values"][key]) for key in keys),
@@ -170,7 +171,7 @@ def _rows(points: Sequence[Point], label: str) -> str:
         ]
         for point in points
     ]
-    return table([escape(cell) for cell in head], rows, label, row_heads=max(1, len(keys)))
+    return table([escape(cell) for cell in head], rows, label, "words", row_heads=max(1, len(keys)))
 
 
 def _cell(value: Any) -> str:
@@ -179,7 +180,7 @@ def _cell(value: Any) -> str:
 
 def _failed(failed: Sequence[Point]) -> str:
     rows = [[escape(_values(point)), escape(point["error"] or "")] for point in failed]
-    return table(["Point", "Why"], rows, "Points that failed")
+    return table(["Point", "Why"], rows, "Points that failed", "words")
 
 
 def _evidence(sweep: dict[str, Any]) -> str:

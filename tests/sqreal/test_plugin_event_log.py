@@ -144,6 +144,7 @@ INFO = {
     "context_length": 2048,
     "chunked_prefill_size": 128,
     "enable_streaming_session": False,
+    "radix_cache_backend": None,
     "device": "cpu",
     "dtype": "float32",
     "attention_backend": "torch_native",

@@ -22,11 +22,11 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"workload"},
     {"agents"},
     {"des"},
-    {"simulate", "labels", "grid", "workers"},
+    {"simulate", "labels", "grid"},
     {"bands"},
     {"points"},
     {"report", "study", "study_file", "compare", "calibrate", "support", "sweep", "plan"},
-    {"cli", "cli_compare", "cli_output", "cli_plan", "cli_run", "cli_sweep", "cli_trace"},
+    {"cli", "cli_compare", "cli_output", "cli_plan", "cli_region", "cli_run", "cli_sweep", "cli_trace"},
 ]
 PURE = ("agent", "models", "trace/schema.py", "trace/references.py")
 READERS = {"agent/aux_thread.py", "agent/policies/oracle.py", "metrics.py"}

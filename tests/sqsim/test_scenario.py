@@ -167,7 +167,7 @@ def test_one_pool_for_all_layers_has_ratio_one():
         ("load.rate_per_s=-1", "load.rate_per_s"),
         ("load.rate_per_s=.inf", "load.rate_per_s"),
         ("load={rate_per_s: .nan}", "load.rate_per_s"),
-        ("load={rate_per_s: 1, arrivals: bursts}", "load.arrivals"),
+        ("load={rate_per_s: 1, arrivals: waves}", "load.arrivals"),
         ("load={as_recorded: false}", "load.as_recorded"),
         ("load={as_recorded: true, speedup: 0}", "load.speedup"),
         ("engine.mem_fraction=2", "engine.mem_fraction"),
