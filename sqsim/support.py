@@ -7,6 +7,7 @@ from typing import Any
 from sqsim.errors import InputError
 from sqsim.models.capacity import kv_capacity
 from sqsim.models.cost import profile
+from sqsim.models.doubt import in_doubt
 from sqsim.models.geometry import geometry
 from sqsim.models.hardware import HARDWARE, Hardware
 from sqsim.models.known_models import KNOWN_MODELS
@@ -18,6 +19,7 @@ def support() -> list[dict[str, Any]]:
 
     `evidence`: term -> measured | derived | assumed | published; `ranges`: term -> quantity -> [smallest,
     largest] measured; `held_out_error`: term -> mean absolute relative error on rows that the fit never saw;
+    `in_doubt`: term -> what `sqsim run --bands` draws of it;
     `kv_capacity_tokens` is None where the model does not fit, and `kv_capacity` then says why;
     `other_profiles`: names that `engine.profile` takes besides `auto`.
     """
@@ -52,6 +54,7 @@ def _row(model: str, gpu: Hardware) -> dict[str, Any]:
             if term.ranges
         },
         "held_out_error": {name: term.fit.held_out_mean_abs_error for name, term in terms.items() if term.fit},
+        "in_doubt": in_doubt(auto),
         "weights": auto.weights,
         "weight_bytes": weight_bytes,
         "kv_capacity_tokens": tokens,

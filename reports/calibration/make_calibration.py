@@ -1,11 +1,12 @@
 """Does a profile fitted to some runs of a real SGLang predict others? On a CPU, with a tiny model.
 
-    python reports/calibration/make_calibration.py [--work out/calibration] [--again]
+    python reports/calibration/make_calibration.py [--work out/calibration] [--again | --simulated]
 
 One server; fitting runs of their own tasks, sizes and policies; then one contended scenario, five times. `sqsim calibrate`
 fits the first, the simulation predicts the others, `sqsim compare` holds it against their mean and spread. Writes README.md and
-calibration.json here, and the fitted profile. `--again`: from the records that --work holds already. Times mean something
-on an otherwise idle machine only: the load is written down.
+calibration.json here, and the fitted profile. `--again`: from the records that --work holds already; `--simulated`: the
+simulated side alone, from the profile and the measurements that are here. Times mean something on an otherwise idle
+machine only: the load is written down.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from typing import Any
 
 from sqreal.replay import Replay
 from sqreal.server import options_of, start
+from sqsim.bands import bands
 from sqsim.calibrate import calibrate
 from sqsim.metrics import metrics
 from sqsim.models.profile import profile_text
 from sqsim.record import read_record, write_record
 from sqsim.recording import SCHEDULE
 from sqsim.scenario import Scenario, make_scenario
-from sqsim.simulate import simulate
 from sqsim.trace.schema import Answer, Call, Carries, Prefix, Question, Source, Task, Turn
 from sqsim.trace.store import write_tasks
 
 HERE = Path(__file__).parent
+PROFILE = HERE / "tiny-llama-cpu.yaml"
 ENGINE = {
     "gpu": "cpu",
     "kv_capacity": 2048,
@@ -123,32 +125,12 @@ def measure(work: Path) -> None:
             print(f"{name}: {metrics(record)['run_time_s']:.2f} s, load {os.getloadavg()[0]:.2f}", flush=True)
 
 
-def predict(work: Path) -> dict[str, Any]:
-    """Fit, predict, and put both beside each other."""
+def fit(work: Path) -> dict[str, Any]:
+    """Fit a profile, and what was measured of the runs that it did not see."""
     directories = [work / name for name, *_ in FITTED]
     found = calibrate(directories, "tiny-llama-cpu")
-    (HERE / "tiny-llama-cpu.yaml").write_text(
-        profile_text(found.profile, "reports/calibration/make_calibration.py"), encoding="utf-8"
-    )
-    simulated = metrics(
-        simulate(scenario(work, 0, 12, {"name": "none"}, profile=str(HERE / "tiny-llama-cpu.yaml")))
-    )
+    PROFILE.write_text(profile_text(found.profile, "reports/calibration/make_calibration.py"), encoding="utf-8")
     measured = [metrics(read_record(work / f"test-{n}")) for n in range(1, REPEATS + 1)]
-    rows = []
-    for key in SHOWN:
-        values = [float(each[key]) for each in measured]  # type: ignore[arg-type]
-        mean, spread = fmean(values), stdev(values)
-        error = float(simulated[key]) - mean  # type: ignore[arg-type]
-        rows.append(
-            {
-                "metric": key,
-                "measured": values,
-                "mean": mean,
-                "sd": spread,
-                "simulated": simulated[key],
-                "error": error,
-            }
-        )
     client = found.profile.client
     return {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
@@ -166,8 +148,36 @@ def predict(work: Path) -> dict[str, Any]:
             }
             for each in found.held_out
         ],
-        "metrics": rows,
+        "metrics": [{"metric": key, "measured": [each[key] for each in measured]} for key in SHOWN],
     }
+
+
+def predict(found: dict[str, Any], work: Path) -> dict[str, Any]:
+    """Put the simulation and its intervals beside what was measured."""
+    work.mkdir(parents=True, exist_ok=True)
+    sure = bands(scenario(work, 0, 12, {"name": "none"}, profile=str(PROFILE)))
+    rows = []
+    for row in found["metrics"]:
+        values, band = [float(value) for value in row["measured"]], sure.bands[row["metric"]]
+        mean = fmean(values)
+        rows.append(
+            {
+                "metric": row["metric"],
+                "measured": values,
+                "mean": mean,
+                "sd": stdev(values),
+                "simulated": band.value,
+                "error": band.value - mean,
+                "low": band.low,
+                "high": band.high,
+            }
+        )
+    return {**found, "metrics": rows}
+
+
+def held(row: dict[str, Any]) -> int:
+    """How many of the measured runs the interval holds."""
+    return sum(row["low"] <= value <= row["high"] for value in row["measured"])
 
 
 def page(found: dict[str, Any]) -> str:
@@ -177,7 +187,8 @@ def page(found: dict[str, Any]) -> str:
         percent = f"{100 * row['error'] / mean:+.1f} %" if mean else "-"
         deviations = f"{row['error'] / sd:+.1f}" if sd else "-"
         rows.append(
-            f"| {row['metric']} | {mean:.4g} | {sd:.2g} | {row['simulated']:.4g} | {percent} | {deviations} |"
+            f"| {row['metric']} | {mean:.4g} | {sd:.2g} | {row['simulated']:.4g} | {percent} | {deviations} "
+            f"| {row['low']:.4g} to {row['high']:.4g} | {held(row)} of {len(row['measured'])} |"
         )
     by = {row["metric"]: row for row in found["metrics"]}
     run, kv = by["run_time_s"], by["kv_usage_mean"]
@@ -186,6 +197,11 @@ def page(found: dict[str, Any]) -> str:
         f"run time: {run['error']:+.2f} s, allowed max(5 %, 2 sd) = {allowed:.2f} s: {'within' if abs(run['error']) <= allowed else 'outside'}",
         f"mean KV usage: {100 * kv['error'] / kv['mean']:+.1f} %, allowed 3 %: {'within' if abs(kv['error']) <= 0.03 * kv['mean'] else 'outside'}",
     ]
+    inside = sum(held(row) for row in found["metrics"])
+    total = sum(len(row["measured"]) for row in found["metrics"])
+    verdicts.append(
+        f"90 % intervals of the simulation (`--bands`) hold {inside} of {total} measured values: {100 * inside / total:.0f} %"
+    )
     loads = ", ".join(f"{value:g}" for value in found["load_averages"].values())
     return "\n".join(
         [
@@ -200,8 +216,8 @@ def page(found: dict[str, Any]) -> str:
             "",
             *(f"- {each}" for each in verdicts),
             "",
-            "| metric | measured mean | sd of 5 | simulated | error | in sd |",
-            "|---|---:|---:|---:|---:|---:|",
+            "| metric | measured mean | sd of 5 | simulated | error | in sd | 90 % interval | holds |",
+            "|---|---:|---:|---:|---:|---:|---:|---:|",
             *rows,
             "",
             "Each fitting run, its steps predicted by a fit to the other two: "
@@ -216,11 +232,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("out/calibration"))
     parser.add_argument("--again", action="store_true")
+    parser.add_argument("--simulated", action="store_true")
     given = parser.parse_args()
-    if not given.again:
-        measure(given.work)
-    found = predict(given.work)
-    (HERE / "calibration.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    kept = HERE / "calibration.json"
+    if given.simulated:
+        found = json.loads(kept.read_text(encoding="utf-8"))
+    else:
+        if not given.again:
+            measure(given.work)
+        found = fit(given.work)
+    found = predict(found, given.work)
+    kept.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     (HERE / "README.md").write_text(page(found), encoding="utf-8")
     print(page(found))
 

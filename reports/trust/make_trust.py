@@ -153,15 +153,16 @@ def whole_runs() -> list[str]:
         "One contended run on a real SGLang (CPU, tiny llama; [calibration](../calibration/README.md)), five times, against the simulation",
         "under a profile fitted to other runs:",
         "",
-        "| metric | measured | spread of the repeats | error | in spreads |",
-        "|---|---:|---:|---:|---:|",
+        "| metric | measured | spread of the repeats | error | in spreads | its 90 % interval holds |",
+        "|---|---:|---:|---:|---:|---:|",
     ]
     for row in found["metrics"]:
         mean, sd = row["mean"], row["sd"]
         spreads = f"{row['error'] / sd:+.1f}" if sd else "-"
         share = f"{100 * sd / mean:.1f} %" if mean else "-"
+        inside = sum(row["low"] <= value <= row["high"] for value in row["measured"])
         lines.append(
-            f"| {row['metric']} | {mean:.4g} | {share} | {percent(row['error'] / mean) if mean else '-'} | {spreads} |"
+            f"| {row['metric']} | {mean:.4g} | {share} | {percent(row['error'] / mean) if mean else '-'} | {spreads} | {inside} of {len(row['measured'])} |"
         )
     return lines
 

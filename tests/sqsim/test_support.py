@@ -26,6 +26,7 @@ def test_only_what_was_measured_has_a_range():
     for row in ROWS.values():
         measured = {name for name, evidence in row["evidence"].items() if evidence == "measured"}
         assert set(row["ranges"]) == set(row["held_out_error"]) == measured
+        assert set(row["in_doubt"]) == set(row["evidence"])
 
 
 def test_gpt_oss_20b_on_an_h100_rests_on_measurements_and_names_the_other_kernel():
