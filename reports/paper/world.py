@@ -60,6 +60,15 @@ class Unknown(NamedTuple):
             return self.low + share * (self.high - self.low)
         return float(self.low * (self.high / self.low) ** share)
 
+    def share(self, value: float | str) -> float:
+        """Where in the prior a value lies: the inverse of `value`, for a choice the middle of its share."""
+        if self.choices:
+            return (self.choices.index(str(value)) + 0.5) / len(self.choices)
+        number = float(value)
+        if self.linear:
+            return (number - self.low) / (self.high - self.low)
+        return float(np.log(number / self.low) / np.log(self.high / self.low))
+
 
 UNKNOWNS = {
     "experts": Unknown(
@@ -93,12 +102,17 @@ class Reading(NamedTuple):
 READINGS = [Reading(rate, usage) for rate, usage in product(("main", "all", "peak"), ("used", "held"))]
 
 
-def world(shares: np.ndarray) -> dict[str, float | str]:
+def world(point: np.ndarray) -> dict[str, float | str]:
     """A point of the unit cube (one share for each unknown, in order) as a world."""
     return {
         name: unknown.value(float(share))
-        for (name, unknown), share in zip(UNKNOWNS.items(), shares, strict=True)
+        for (name, unknown), share in zip(UNKNOWNS.items(), point, strict=True)
     }
+
+
+def shares(one: World) -> np.ndarray:
+    """The point of the unit cube that a world is."""
+    return np.clip([unknown.share(one[name]) for name, unknown in UNKNOWNS.items()], 0, 1 - 1e-9)
 
 
 def tasks(one: World, number: int) -> list[Task]:
