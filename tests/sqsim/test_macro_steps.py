@@ -186,9 +186,10 @@ def check_close(at_once: RunRecord, step_by_step: RunRecord) -> None:
             elif a.num_rows:
                 x, y = (table[column.name].to_numpy() for table in (a, b))
                 np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9, err_msg=f"{name}.{column.name}")
-    (a, paused), (b, paused_alone) = ((dict(run), run.pop("paused", None)) for run in (at_once.run, step_by_step.run))
-    assert paused == (paused_alone and pytest.approx(paused_alone, rel=1e-9))
-    assert {**a, "paused": None} == {**b, "paused": None}
+    runs = [dict(record.run) for record in (at_once, step_by_step)]
+    paused = [run.pop("paused", None) for run in runs]
+    assert runs[0] == runs[1]
+    assert paused[0] == (paused[1] and pytest.approx(paused[1], rel=1e-9))
 
 
 @settings(max_examples=30)
