@@ -131,6 +131,7 @@ class Accounting:
             waiting=event["n_wait"],
             retracted=len(retracted),
             reclaimed_tokens=sum(sum(eviction["leaves"]) for eviction in event.get("evict", ())),
+            released_sessions=len(event.get("released", ())),
             new_token_ratio=event["ratio"],
         )
 
@@ -147,6 +148,7 @@ class Accounting:
             waiting=0,
             retracted=0,
             reclaimed_tokens=0,
+            released_sessions=0,
             new_token_ratio=event["ratio"],
         )
 
@@ -154,16 +156,16 @@ class Accounting:
         self._close(t0_s)
         free, evictable = pools["avail"], pools["evictable"]
         used, aux = self.kv_capacity - free - evictable, sum(self._aux.values())
+        idle = pools.get("idle", 0)
         columns |= {
-            "kv_running": used - aux,
-            "kv_idle_sessions": 0,
+            "kv_running": used - aux - idle,
+            "kv_idle_sessions": idle,
             "kv_aux": aux,
             "kv_tree_evictable": evictable,
             "kv_free": free,
             "swa_used": None
             if self.swa_capacity is None
             else self.swa_capacity - pools["swa_avail"] - pools["swa_evictable"],
-            "released_sessions": 0,
         }
         self._open = _Step(t0_s, columns, used)
 

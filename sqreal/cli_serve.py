@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,13 @@ _PORT = 30000  # SGLang's own
 _POLL_S = 0.5
 
 
+class Cache(StrEnum):
+    """What the server keeps between requests; SPEC.md, `engine.cache`."""
+
+    RADIX = "radix"
+    SESSION = "session"
+
+
 def serve_command(
     model: Annotated[
         str, typer.Argument(help=f"A model's directory or its config.json, or {', '.join(TINY_MODELS)}.")
@@ -40,6 +48,10 @@ def serve_command(
     kv_capacity: Annotated[
         int | None, typer.Option("--kv-capacity", min=1, help="Tokens of KV; on a GPU as many as fit.")
     ] = None,
+    cache: Annotated[
+        Cache,
+        typer.Option("--cache", help="session: conversations that are evicted from in place (docs/API.md)."),
+    ] = Cache.RADIX,
     step_log: Annotated[
         Path | None, typer.Option("--step-log", help="A new file for every decision of the scheduler.")
     ] = None,
@@ -52,7 +64,7 @@ def serve_command(
         raise InputError(f"{step_log}: exists already; give each server a step log of its own")
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-")))
-        options = _options(model, work, kv_capacity, tuple(flags or ()))
+        options = _options(model, work, kv_capacity, cache, tuple(flags or ()))
         with starting(quiet) as waiting:
             server = stack.enter_context(
                 start(options, force_tokens=True, step_log=step_log, port=port, progress=waiting)
@@ -73,7 +85,9 @@ def serve_command(
     print_line("stopped")
 
 
-def _options(model: str, work: Path, kv_capacity: int | None, flags: tuple[str, ...]) -> ServerOptions:
+def _options(
+    model: str, work: Path, kv_capacity: int | None, cache: Cache, flags: tuple[str, ...]
+) -> ServerOptions:
     """A server as SGLang would make it, with random weights where there are none."""
     from sqreal.server_options import ServerOptions  # noqa: PLC0415 - as above
 
@@ -94,5 +108,6 @@ def _options(model: str, work: Path, kv_capacity: int | None, flags: tuple[str, 
         kv_capacity=kv_capacity,
         chunked_prefill=None,
         skip_tokenizer=not any(directory.glob("tokenizer*")),
+        in_place=cache is Cache.SESSION,
         extra=flags,
     )

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ SILENCE_S = 600.0
 """A request that hears nothing for so long (queued, prefilled, decoded: an answer has two events) has lost its server."""
 _STREAM_INTERVAL = 1 << 30  # tokens between two events: the first token comes at once, the others with the last
 _CONNECT_S = 30.0
+_ENOUGH = 1 << 30  # characters of text that a session may hold; SGLang asks, and does not look
 
 
 class RefusedError(RunError):
@@ -30,12 +31,20 @@ class RefusedError(RunError):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: what is sent, and what the server is to answer (the plugin's forced tokens)."""
+    """One request: what is sent, and what the server is to answer (the plugin's forced tokens).
+
+    `session`: the streaming session whose next turn it is; `held`: tokens that the session has already, which are not
+    sent. `asks`: what else the plugin is asked for (sqreal/plugin/wish.py).
+    """
 
     rid: str
     input_ids: list[int]
     forced: list[int] | None  # the last one ends the request; None: the model says what it likes
     max_new_tokens: int  # as an agent would declare it
+    session: str | None = None
+    held: int = 0
+    asks: Mapping[str, Any] = field(default_factory=dict)
+    ignore_eos: bool = False
 
     def body(self) -> dict[str, Any]:
         """The JSON object that /generate takes."""
@@ -44,12 +53,16 @@ class Call:
             "max_new_tokens": self.max_new_tokens,
             "stream_interval": _STREAM_INTERVAL,
         }
+        custom = dict(self.asks)
         if self.forced is not None:
-            sampling |= {
-                "stop_token_ids": [self.forced[-1]],
-                "custom_params": {"sqreal_force": self.forced, "sqreal_n_in": len(self.input_ids)},
-            }
-        return {"rid": self.rid, "input_ids": self.input_ids, "stream": True, "sampling_params": sampling}
+            sampling["stop_token_ids"] = [self.forced[-1]]
+            custom |= {"sqreal_force": self.forced, "sqreal_n_in": self.held + len(self.input_ids)}
+        if custom:
+            sampling["custom_params"] = custom
+        if self.ignore_eos:
+            sampling["ignore_eos"] = True
+        body = {"rid": self.rid, "input_ids": self.input_ids, "stream": True, "sampling_params": sampling}
+        return body if self.session is None else {**body, "session_params": {"id": self.session}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +147,15 @@ class Client:
     async def abort(self, rid: str) -> None:
         """End a request that is queued or running; one that the server does not know (yet) is none."""
         await self._ask("POST", "/abort_request", json={"rid": rid})
+
+    async def open_session(self, session: str) -> None:
+        """Open a streaming session under this id."""
+        body = {"capacity_of_str_len": _ENOUGH, "session_id": session, "streaming": True}
+        await self._ask("POST", "/open_session", json=body)
+
+    async def close_session(self, session: str) -> None:
+        """Free what a session holds, at the end of its turn where one is unfinished."""
+        await self._ask("POST", "/close_session", json={"session_id": session})
 
     async def flush_cache(self) -> None:
         """Empty the radix tree. A ServerError where the server is still at work after a while."""

@@ -58,11 +58,7 @@ class Replay:
         step_log: Path | None = None,
         await_aux: bool = False,
     ) -> None:
-        if scenario.engine.cache != "radix":
-            raise ScenarioError(
-                f"engine.cache: {scenario.engine.cache} is simulated only so far; set engine.cache: radix "
-                "(and policy.after_eviction: reprefill)"
-            )
+        _check_cache(scenario, server)
         if isinstance(scenario.policy, Compaction | PinTtl | Pause):
             raise ScenarioError(
                 f"policy.name: {scenario.policy.name} is simulated only so far; set another policy, or use `sqsim run`"
@@ -219,7 +215,7 @@ class Replay:
             instance,
             self._segments,
             context_length=self._limits.context_length,
-            tail_tokens=0,  # nothing is dropped in place
+            tail_tokens=self._geometry.window or 0 if self._limits.swa_capacity is not None else 0,
             trigger_tokens=self._trigger_tokens,
         )
         agent = AgentTask(stage, instance.name, next(numbers), loop, parent)
@@ -300,6 +296,22 @@ def replay(
     if run.error is not None:
         raise run.error
     return record
+
+
+def _check_cache(scenario: Scenario, server: Server) -> None:
+    """A ScenarioError where the server is none for the scenario's cache."""
+    if scenario.engine.cache != "session":
+        return
+    if not server.info.in_place:
+        raise ScenarioError(
+            "engine.cache: session needs a server whose plugin has sessions; start one with "
+            "`sqreal serve MODEL --cache session`, or set engine.cache: radix (and policy.after_eviction: reprefill)"
+        )
+    if scenario.apply == "turn_end":
+        raise ScenarioError(
+            "apply: turn_end is only simulated with engine.cache: session; on a server what is dropped goes with the "
+            "next turn: set apply: boundary"
+        )
 
 
 def _first(errors: BaseExceptionGroup[Any]) -> RunError:

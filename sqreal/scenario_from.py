@@ -44,7 +44,6 @@ _MODELLED: Mapping[str, object] = {
     "disable_overlap_schedule": False,
     "speculative_algorithm": None,
     "disaggregation_mode": "null",
-    "radix_cache_backend": None,
     "prefill_max_requests": None,
 }
 """Settings of a server that a scenario cannot say, with the values that a simulation takes for granted."""
@@ -76,10 +75,11 @@ def scenario_text(
 
 def unmodelled(info: ServerInfo) -> list[str]:
     """Settings of that server that make it schedule otherwise than a simulation assumes, as `name: value`."""
+    expected = {**_MODELLED, "radix_cache_backend": "sidequest" if info.in_place else None}
     return [
         f"{name}: {info.raw[name]}"
-        for name, expected in _MODELLED.items()
-        if name in info.raw and info.raw[name] != expected
+        for name, value in expected.items()
+        if name in info.raw and info.raw[name] != value
     ]
 
 
@@ -93,7 +93,7 @@ def _engine(info: ServerInfo, url: str, gpu: str | None) -> dict[str, Any]:
         "max_running": info.max_running,
         "chunked_prefill": _chunk(info),
         "schedule_conservativeness": float(info.schedule_conservativeness),
-        "cache": "session" if info.streaming_sessions else "radix",
+        "cache": "session" if info.in_place else "radix",
     }
     if info.context_length is not None:
         shape["context_length"] = info.context_length

@@ -28,6 +28,7 @@ _LAUNCH_ARGUMENTS = (
     "context_length",
     "chunked_prefill_size",
     "enable_streaming_session",
+    "radix_cache_backend",
     "device",
     "dtype",
     "attention_backend",
@@ -49,7 +50,8 @@ def write_schedule(
 
     log: the raw step log of a server that is idle again. server_info: what `GET /server_info` answers. requests: per
     request, in the order of submission, `rid`, `input_ids` (the whole context, with a session too), `max_new_tokens`,
-    `n_out` (its output's length), `ignore_eos`, `stop_token_ids`, `session` or None. responses: by rid, `output_ids` and
+    `n_out` (its output's length), `ignore_eos`, `stop_token_ids`, `session` or None; with the plugin's
+    sessions also `fork_tokens` of a fork of that session, `publish_tokens` and `forked`. responses: by rid, `output_ids` and
     what else came back. t0: the first submission, in seconds of the monotonic clock. context_length: the
     model's, where the server was given none. window: of a hybrid model, the tokens
     before its own that a token sees. A RunError when the log is not that of a whole run.

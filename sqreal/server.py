@@ -67,7 +67,7 @@ class ServerInfo:
     mem_fraction: float | None
     tensor_parallel: int
     load_format: str
-    streaming_sessions: bool
+    in_place: bool  # does it run the plugin's sessions?
     skip_tokenizer: bool
     tokenizer: str  # its path or name
     raw: Mapping[str, Any]
@@ -96,7 +96,7 @@ class ServerInfo:
                 mem_fraction=raw["mem_fraction_static"],
                 tensor_parallel=raw["tp_size"],
                 load_format=raw["load_format"],
-                streaming_sessions=raw["enable_streaming_session"],
+                in_place=raw.get("radix_cache_backend") == "sidequest",
                 skip_tokenizer=bool(raw.get("skip_tokenizer_init")),
                 tokenizer=raw.get("tokenizer_path") or raw["model_path"],
                 raw=raw,
@@ -185,7 +185,13 @@ def start(
         child = ChildGroup(command, environment, log_path)
         stack.callback(child.stop)
         info = _wait(child, url, deadline_s, progress)
-        if force_tokens or step_log is not None or options.plugin_attention or options.spread_router:
+        if (
+            force_tokens
+            or step_log is not None
+            or options.plugin_attention
+            or options.spread_router
+            or options.in_place
+        ):
             _check_plugin(child)
         yield Server(url, info, child, options)
 

@@ -41,6 +41,7 @@ class ServerOptions:
     swa_pool: bool = True
     tensor_parallel: int = 1
     streaming_sessions: bool = False
+    in_place: bool = False  # sessions of the plugin: cut in place, forked, released while idle
     skip_tokenizer: bool = True
     random_seed: int = 0
     spread_router: bool = False  # of random weights: use all experts, as a trained router does
@@ -70,6 +71,7 @@ class ServerOptions:
             "swa-full-tokens-ratio": self.swa_full_tokens_ratio,
             "tp-size": self.tensor_parallel,
             "random-seed": self.random_seed,
+            "radix-cache-backend": "sidequest" if self.in_place else None,
         }
         if self.device == "cpu":
             # intel_amx is the one name of a CPU backend that takes a sliding-window model; without its kernels
@@ -80,7 +82,7 @@ class ServerOptions:
             values["grammar-backend"] = "none"
         switches = {
             "disable-hybrid-swa-memory": not self.swa_pool,
-            "enable-streaming-session": self.streaming_sessions,
+            "enable-streaming-session": self.streaming_sessions or self.in_place,
             "skip-tokenizer-init": self.skip_tokenizer,
             "enable-metrics": True,
             "enable-cache-report": True,
@@ -107,6 +109,8 @@ class ServerOptions:
             environment["SQREAL_FORCE_TOKENS"] = "1"
         if step_log is not None:
             environment["SQREAL_STEP_LOG"] = str(step_log.resolve())
+        if self.in_place:
+            environment["SQREAL_IN_PLACE"] = "1"
         if self.spread_router:
             environment["SQREAL_SPREAD_ROUTER"] = "1"
         if self.plugin_attention:
@@ -158,7 +162,7 @@ def options_of(scenario: Scenario, work_dir: Path) -> ServerOptions:
         swa_full_tokens_ratio=engine.swa_full_tokens_ratio,
         swa_pool=engine.swa_pool,
         tensor_parallel=engine.tensor_parallel,
-        streaming_sessions=engine.cache == "session",
+        in_place=engine.cache == "session",
         skip_tokenizer=no_tokenizer,
         random_seed=scenario.seed % 2**31,
     )

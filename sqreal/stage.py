@@ -12,6 +12,7 @@ from typing import Any
 from sqreal.client import Call, Client, Generation, RefusedError
 from sqreal.errors import ServerError
 from sqreal.live_text import LiveText
+from sqreal.session import AgentSession, Place
 from sqreal.token_ids import TokenIds
 from sqsim.agents import ClientOptions
 from sqsim.errors import RunError
@@ -45,6 +46,7 @@ class Exchange:
     stop: int | None
     max_new_tokens: int
     served: Served
+    place: Place | None = None  # in its session, where it has one
     answer: Generation | None = None
 
     def asked(self, ids: TokenIds) -> dict[str, Any]:
@@ -57,8 +59,13 @@ class Exchange:
             "max_new_tokens": self.max_new_tokens,
             "ignore_eos": False,
             "stop_token_ids": [] if self.stop is None else [self.stop],
-            "session": None,
+            "session": None if self.place is None else self.place.session,
+            **({} if self.place is None else self._placed(self.place)),
         }
+
+    @staticmethod
+    def _placed(place: Place) -> dict[str, Any]:
+        return {name: getattr(place, name) for name in ("publish_tokens", "forked", "fork_tokens")}
 
     def answered(self, t0_s: float) -> dict[str, Any] | None:
         """What its responses.json says of it; None where no answer came."""
@@ -116,6 +123,10 @@ class Stage:
         """
         return f"{self.run_id}/{name}"
 
+    def session(self, number: int) -> AgentSession | None:
+        """The session of task `number`, where the run has sessions."""
+        return AgentSession(self.client, self.rid(f"s{number}/")) if self.options.sessions else None
+
     async def wait(self, seconds: float) -> None:
         """Wait as an agent would for tools, users and arrivals."""
         await asyncio.sleep(seconds * self.time_scale)
@@ -146,7 +157,7 @@ class Stage:
             exchange.max_new_tokens, self.limits.context_length - _UNUSED - len(input_ids)
         )
         self.exchanges.append(exchange)
-        call = Call(exchange.rid, input_ids, forced, exchange.max_new_tokens)
+        call = _call(exchange, input_ids, forced)
         served.failure = self.broken  # unless it ends
         try:
             answer = await self.client.generate(call, first_token)
@@ -171,6 +182,22 @@ class Stage:
             served.failure = self.broken = "unfaithful"
             raise
         return served.failure
+
+
+def _call(exchange: Exchange, input_ids: list[int], forced: list[int] | None) -> Call:
+    """What is sent: of a session's turn what the session does not have."""
+    place = exchange.place
+    if place is None:
+        return Call(exchange.rid, input_ids, forced, exchange.max_new_tokens)
+    return Call(
+        exchange.rid,
+        input_ids[place.held :],
+        forced,
+        exchange.max_new_tokens,
+        session=place.turn_of,
+        held=place.held,
+        asks=place.asks,
+    )
 
 
 def note(served: Served, answer: Generation, t0_s: float) -> None:

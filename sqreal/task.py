@@ -34,6 +34,8 @@ class AgentTask:
         self._rows = TaskRows(name, parent)
         self._aux: list[tuple[AuxThread, Served, asyncio.Task[None]]] = []
         self._over = False
+        self._session = stage.session(number)
+        self._late: AuxThread | None = None  # an aux thread that has to wait for main to drop something
 
     async def process(self) -> None:
         """From the first boundary to the end, however it comes; what was noted until then is kept."""
@@ -45,6 +47,8 @@ class AgentTask:
                 actions = self._loop.tools_returned(kv_kept=True)
             end_s = stage.now
             await self._cancelled_aux()
+            if self._session is not None:
+                await self._session.close()
         finally:
             self._close(start_s, stage.now if end_s is None else end_s, outcome or stage.broken)
 
@@ -53,8 +57,13 @@ class AgentTask:
         for action in actions:
             if isinstance(action, Clear):
                 self._rows.clear(action, self._stage.now)
+                if self._session is not None:
+                    self._session.drop(action.clearing.spans)
             elif isinstance(action, Spawn):
-                self._spawn(action.aux)
+                if self._session is not None and self._session.drops:
+                    self._late = action.aux
+                else:
+                    self._spawn(action.aux)
             elif isinstance(action, RunMain):
                 return await self._carry_out(await self._main(action))
             elif isinstance(action, RunTools):
@@ -65,8 +74,12 @@ class AgentTask:
         return None
 
     async def _main(self, step: RunMain) -> list[Action]:
-        stage = self._stage
+        stage, session = self._stage, self._session
         input_ids, forced = stage.ids.call(self._number, step.prompt, step.output)
+        place = None
+        if session is not None:
+            forked = self._loop.announced_fork
+            place = await session.turn(len(input_ids), step.first_prompt_tokens, forked, restart=step.restart)
         served = Served(stage.now, len(input_ids))
         self._rows.main(step, served)
         exchange = Exchange(
@@ -76,15 +89,22 @@ class AgentTask:
             forced[-1],
             stage.options.declares(step.output),
             served,
+            place,
         )
         failure = await stage.send(exchange, input_ids, forced, self._prefilled)
         if stage.await_aux and (running := [process for _, _, process in self._aux if not process.done()]):
             await asyncio.wait(running)
         if failure is not None:
             return self._loop.main_failed(failure)
-        return self._loop.main_ended(served.resident_tokens, fresh=False)
+        fresh = session is not None and session.ended(
+            served.prompt_tokens, served.output_tokens, served.cached_tokens, served.retractions
+        )
+        return self._loop.main_ended(served.resident_tokens, fresh=fresh)
 
     def _prefilled(self) -> None:
+        if self._late is not None:
+            late, self._late = self._late, None
+            self._spawn(late)
         for action in self._loop.main_prefilled():
             assert isinstance(action, Spawn)
             self._spawn(action.aux)
@@ -113,6 +133,7 @@ class AgentTask:
             None if live else forced[-1],
             declared,
             served,
+            None if self._session is None else self._session.fork(aux.fork_tokens),
         )
 
         async def process() -> None:

@@ -81,6 +81,7 @@ class _Replay:
             "arrive": self._arrive,
             "abort": lambda: self._scheduler.abort(self._event.get("rid", str)),
             "close_session": lambda: self._scheduler.close_session(self._event.get("id", str)),
+            "drop": self._drop,
             "idle": self._idle,
             "step": self._round,
             "nobatch": self._round,
@@ -119,6 +120,12 @@ class _Replay:
         self._compare("max_new", event.get("max_new", int), request.max_new_tokens)
         self._compare("n_in", event.get("n_in", int), request.n_in)
 
+    def _drop(self) -> None:
+        spans = [(start, stop) for start, stop in self._event.rows("spans", 2)]
+        self._compare(
+            "freed", sum(b - a for a, b in spans), self._scheduler.drop(self._event.get("id", str), spans)
+        )
+
     def _idle(self) -> None:
         self._scheduler.became_idle()
         self._compare_pools(self._event.entry("mem"))
@@ -152,6 +159,7 @@ class _Replay:
         done = scheduler.round
         evicted = [eviction.get("leaves", list) for eviction in event.entries("evict")]
         self._compare("evict", evicted, done.evictions)
+        self._compare("released", len(event.get("released", list, [])), done.released_sessions)
         self._compare("touch", event.get("touch", list, []), done.touched)
         retractions = event.entries("retract")
         logged = retractions[0].get("retracted", list) if retractions else None

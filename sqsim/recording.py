@@ -48,6 +48,10 @@ class Entry:
             raise InputError(f"{self.place}: {field}: {problem}; {_AGAIN}")
         return value
 
+    def optional(self, field: str, kind: type[T]) -> T | None:
+        """A field of the given kind, which may be missing or null."""
+        return None if self.data.get(field) is None else self.get(field, kind)
+
     def size(self, field: str, default: int | None = None) -> int:
         """A field that is a whole number of at least 1."""
         value = self.get(field, int, default)
@@ -123,7 +127,11 @@ class Recording:
             output=output,
             max_new_tokens=cap,
             ignore_eos=ignore_eos,
-            session=asked.get("session", str) if asked.data.get("session") is not None else None,
+            session=asked.optional("session", str),
+            role="main" if asked.optional("fork_tokens", int) is None else "aux",
+            fork_tokens=asked.optional("fork_tokens", int),
+            publish_tokens=asked.optional("publish_tokens", int),
+            forked=asked.optional("forked", int),
         )
 
     def events(self) -> Iterator[Entry]:
@@ -194,6 +202,7 @@ def _limits(server: Entry) -> Limits:
         mixed_chunk=args.get("enable_mixed_chunk", bool, default=False),
         schedule_policy=_policy(args),
         overlap=not args.get("disable_overlap_schedule", bool, default=False),
+        release_idle_sessions=args.data.get("radix_cache_backend") == "sidequest",
         refresh_calls=server.get("refresh_calls_before", int, 0),
     )
 

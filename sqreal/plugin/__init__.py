@@ -1,8 +1,10 @@
-"""The SGLang plugin: forced output tokens, the step log, and attention for gpt-oss on a CPU.
+"""The SGLang plugin: in-place eviction, forced output tokens, the step log, and attention for gpt-oss on a CPU.
 
 SGLang calls `register` (entry point group `sglang.srt.plugins`) in each of its processes. It does nothing unless the
 environment asks for something:
 
+* `SQREAL_IN_PLACE=1`, with `--radix-cache-backend sidequest --enable-streaming-session`: sessions whose KV is cut in
+  place, forked, and released while idle (in_place.py; docs/API.md is for its users);
 * `SQREAL_FORCE_TOKENS=1`: a request that carries `sampling_params.custom_params = {"sqreal_force": [ids],
   "sqreal_n_in": n}` produces exactly these tokens (forced_tokens.py);
 * `SQREAL_STEP_LOG=PATH`: every scheduling decision is written to PATH, which must not exist (step_log.py);
@@ -27,6 +29,7 @@ from typing import Any, NoReturn
 
 from sqreal.plugin.hooks import Hook, Need, PluginError, check_version, install
 
+IN_PLACE = "SQREAL_IN_PLACE"
 FORCE_TOKENS = "SQREAL_FORCE_TOKENS"
 STEP_LOG = "SQREAL_STEP_LOG"
 CPU_ATTENTION = "SQREAL_CPU_ATTENTION"
@@ -39,6 +42,7 @@ _log = logging.getLogger("sqreal.plugin")
 class Asked:
     """What the environment asks of the plugin."""
 
+    in_place: bool
     force_tokens: bool
     step_log: Path | None
     cpu_attention: bool
@@ -46,10 +50,13 @@ class Asked:
 
     @property
     def nothing(self) -> bool:
-        return not (self.force_tokens or self.step_log or self.cpu_attention or self.spread_router)
+        return not (
+            self.in_place or self.force_tokens or self.step_log or self.cpu_attention or self.spread_router
+        )
 
     def describe(self) -> str:
         words = {
+            "sessions in place": self.in_place,
             "forced tokens on": self.force_tokens,
             f"step log {self.step_log}": self.step_log is not None,
             "CPU attention on": self.cpu_attention,
@@ -62,6 +69,7 @@ def asked(environment: Mapping[str, str]) -> Asked:
     """Read the environment; a PluginError names a value that is not understood."""
     path = environment.get(STEP_LOG)
     return Asked(
+        _switch(environment, IN_PLACE),
         _switch(environment, FORCE_TOKENS),
         Path(path) if path else None,
         _switch(environment, CPU_ATTENTION),
@@ -84,7 +92,14 @@ def _install(what: Asked) -> None:
     hooks: list[Hook] = []
     needs: list[Need] = []
     on_start: list[Callable[[Any], None]] = []
-    if what.step_log is not None:  # first, so that it sees a request as the other hooks leave it
+    if what.in_place:  # innermost, so that the step log sees what comes of it
+        from sqreal.plugin import admission, in_place, session_cache  # noqa: PLC0415 - load SGLang
+
+        session_cache.register()
+        hooks += [*admission.Admission().hooks(), *in_place.HOOKS]
+        needs += [*session_cache.NEEDS, *admission.NEEDS, *in_place.NEEDS]
+        on_start.append(in_place.check_server)
+    if what.step_log is not None:  # before those that change what it sees
         from sqreal.plugin import step_log  # noqa: PLC0415 - loads SGLang
 
         log = step_log.StepLog(what.step_log)

@@ -14,6 +14,7 @@ from sqreal.plugin.hooks import Hook
 _BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 _ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
 _TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
+SESSIONS = "sqreal.plugin.sessions.Sessions"
 
 Original = Callable[..., Any]
 
@@ -47,6 +48,7 @@ class StepDetails:
             hook(f"{_TREE}.checkpoint_into_tree", "self req * up_to kwargs", self._insert),
             hook(f"{_TREE}.claim_kv_row", "self req", self._release),
             hook(f"{_TREE}.touch_prefix", "self key", self._touch),
+            hook(f"{SESSIONS}.release_idle", "self name", self._release_idle),
         ]
 
     # Admission tests and retractions.
@@ -136,6 +138,10 @@ class StepDetails:
         kept = original(tree, req)
         self._log.detail("release", {**row, "session_kept": True} if kept else row)
         return kept
+
+    def _release_idle(self, original: Original, sessions: Any, name: str) -> None:
+        original(sessions, name)
+        self._log.detail("released", name)
 
     def _touch(self, original: Original, tree: Any, key: Any) -> None:
         original(tree, key)

@@ -20,7 +20,8 @@ from sglang.srt.runtime_context import get_parallel
 from sqreal.plugin import step_state
 from sqreal.plugin.event_log import EventLog, now
 from sqreal.plugin.hooks import Hook, Need, PluginError
-from sqreal.plugin.step_details import StepDetails
+from sqreal.plugin.session_cache import SessionCache
+from sqreal.plugin.step_details import SESSIONS, StepDetails
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _CONTROL = ("open_session", "close_session", "pause_generation", "continue_generation")
@@ -45,9 +46,12 @@ class StepLog:
             raise PluginError("the step log describes one scheduler; use --dp-size 1 and --pp-size 1")
         if scheduler.disaggregation_mode.value != "null":
             raise PluginError("the step log does not know disaggregation; leave out --disaggregation-mode")
-        if type(scheduler.tree_cache) is not UnifiedRadixCache or scheduler.enable_hierarchical_cache:
+        known = UnifiedRadixCache, SessionCache
+        if type(scheduler.tree_cache) not in known or scheduler.enable_hierarchical_cache:
             kind = type(scheduler.tree_cache).__name__
-            raise PluginError(f"the step log knows the plain UnifiedRadixCache only, this server has a {kind}")
+            raise PluginError(
+                f"the step log knows UnifiedRadixCache and SessionCache only, this server has a {kind}"
+            )
         if parallel.tp_rank == 0:
             self._log.open()
 
@@ -63,6 +67,7 @@ class StepLog:
             hook(f"{_SCHEDULER}.abort_request", "self recv_req", self._abort),
             hook(f"{_SCHEDULER}.flush_cache", "self empty_cache", self._flush),
             *(hook(f"{_SCHEDULER}.{event}", "self recv_req", self._control(event)) for event in _CONTROL),
+            hook(f"{SESSIONS}.drop", "self name spans", self._drop),
             *self._details.hooks(),
         ]
 
@@ -99,6 +104,10 @@ class StepLog:
             return original(scheduler, recv_req)
 
         return control
+
+    def _drop(self, original: Original, sessions: Any, name: str, spans: Any) -> None:
+        self._log.write("drop", t=now(), id=name, spans=spans)
+        original(sessions, name, spans)
 
     # Rounds and results.
 

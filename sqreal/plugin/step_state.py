@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sqreal.plugin.hooks import Need
+from sqreal.plugin.sessions import Sessions
 
 
 def rids(reqs: Iterable[Any]) -> list[str]:
@@ -22,7 +23,10 @@ def ratio(scheduler: Any) -> float:
 
 
 def pools(scheduler: Any) -> dict[str, Any]:
-    """The pools, in tokens: free, evictable and locked tree tokens; with sessions the row of each that holds one."""
+    """The pools, in tokens: free, evictable and locked tree tokens; with sessions the row of each that holds one.
+
+    With the plugin's, `idle`: slots that rows own on which no turn runs.
+    """
     allocator, tree = scheduler.token_to_kv_pool_allocator, scheduler.tree_cache
     if hasattr(allocator, "swa_available_size"):
         state: dict[str, Any] = {
@@ -40,6 +44,8 @@ def pools(scheduler: Any) -> dict[str, Any]:
         }
     if tree.session.slots:
         state["sess"] = {name: _lengths(slot.kv) for name, slot in tree.session.slots.items()}
+    if isinstance(tree.session, Sessions):
+        state["idle"] = tree.session.idle_tokens()
     return state
 
 

@@ -179,6 +179,11 @@ class TurnLoop:
         """Whether an aux thread starts with the first token of the current main step."""
         return self._due is not None
 
+    @property
+    def announced_fork(self) -> int | None:
+        """Tokens of the current main step that this aux thread will read; None when none waits for the step."""
+        return None if self._due is None else self._due.fork_tokens
+
     def main_prefilled(self) -> list[Action]:
         """The first token of the current main step is out: an aux thread due at this boundary starts."""
         due, self._due = self._due, None

@@ -117,6 +117,7 @@ class AgentTask:
             max_new_tokens=self._options.declares(step.output),
             session=self._session,
             publish_tokens=step.first_prompt_tokens if self._session else None,
+            forked=self._loop.announced_fork if self._session else None,
             trail=self._trail(),
             n_in=step.prompt_tokens,
         )

@@ -160,7 +160,7 @@ class AdmissionPass:
         chunk = self._fit(request, node, need, new_tokens)
         locked = kv.tree.unlocked(node)
         remaining = budget.remaining() - locked
-        if not chunk:
+        if chunk is None:
             self.tests.append(AdmissionTest(request, need, remaining, admitted=False, extend=0, locked=locked))
             return Verdict.NO_TOKEN
         reserve = min(request.max_new_tokens, CLIP_NEW_TOKENS)
@@ -182,8 +182,8 @@ class AdmissionPass:
         self.tests.append(AdmissionTest(request, need, remaining, admitted=True, extend=extend))
         return budget.state()
 
-    def _fit(self, request: Request, node: Node, need: int, new_tokens: int) -> int:
-        """The chunk limit a candidate is admitted under; 0 when memory is short (rules 11, 38).
+    def _fit(self, request: Request, node: Node, need: int, new_tokens: int) -> int | None:
+        """The chunk limit a candidate is admitted under; None when memory is short (rules 11, 38).
 
         With the plugin idle sessions are released for it, least recently used first, unless all of them together
         would not suffice.
@@ -195,13 +195,12 @@ class AdmissionPass:
             held_back = kv.tree.unlocked_window(node)
             window_short = budget.window_short(pages, new_tokens, held_back)
             if short < 0:
-                chunk = budget.chunk_left
-                if window_short >= 0:
-                    chunk = budget.window_chunk(pages, new_tokens, held_back)
-                if chunk:
+                if window_short < 0:
+                    return budget.chunk_left
+                if chunk := budget.window_chunk(pages, new_tokens, held_back):
                     return chunk
             if not self._release_idle(request, short, window_short):
-                return 0
+                return None
 
     def _chunk_limit(self, request: Request, left: int) -> int:
         """Tokens the chunked request may compute this round; 0 or less parks it.

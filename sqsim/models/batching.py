@@ -72,7 +72,8 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         """Append a request to the queue; its `max_new_tokens` is capped so that it fits when alone (rule 13)."""
-        request.max_new_tokens = max(0, min(request.max_new_tokens, self.limits.room(request.n_in)))
+        room = self.limits.room(request.n_in, self.kv.sessions.shift(request.session))
+        request.max_new_tokens = max(0, min(request.max_new_tokens, room))
         # With a cap of 0 the first token still comes out, and ends it.
         request.ends_at = max(1, min(request.says, request.max_new_tokens))
         request.quiet_until = min(request.ends_at - 1, request.max_new_tokens - 2)

@@ -55,9 +55,11 @@ class KvCache:
             if request.prefix:
                 request.lender = session
                 return self.tree.root
-        node, request.prefix, request.branch = self.tree.match(
-            request.context, request.known - 1, request.trail
-        )
+        tokens, trail = request.known - 1, request.trail
+        if request.role == "main" and (limit := self.sessions.publish_limit(request)) is not None:
+            # A first turn takes no more from the tree than it may give, so that the rest of its row can be dropped.
+            tokens, trail = min(tokens, limit), None
+        node, request.prefix, request.branch = self.tree.match(request.context, tokens, trail)
         return node
 
     def admit(self, request: Request, node: Node) -> None:

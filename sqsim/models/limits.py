@@ -50,10 +50,13 @@ class Limits:
                 f"Limits.swa_capacity {self.swa_capacity} is no multiple of page_size {self.page_size}"
             )
 
-    def room(self, n_in: int) -> int:
-        """The longest output that a prompt of `n_in` tokens can have, alone on the server (rule 13)."""
+    def room(self, n_in: int, shift: int = 0) -> int:
+        """The longest output that a prompt of `n_in` tokens can have, alone on the server (rule 13).
+
+        `shift`: tokens that were dropped in place before it; the context counts them, the pool does not.
+        """
         whole_pages = -(-n_in // self.page_size) * self.page_size
         return min(
-            min(self.context_length, self.kv_capacity) - 1 - n_in - 1,
+            min(self.context_length - shift, self.kv_capacity) - 1 - n_in - 1,
             self.kv_capacity - whole_pages - self.page_size - 1,
         )

@@ -37,6 +37,9 @@ class Request:
     role: Role = "main"
     session: str | None = None  # main: the streaming session whose next turn this is; aux: the session it forks
     fork_tokens: int | None = None  # aux in a session: reads the session's row up to here
+    forked: int | None = (
+        None  # main in a session: an aux request that reads this many of its tokens will follow
+    )
     publish_tokens: int | None = None  # first turn of a session: how much of the prompt the tree may keep
     trail: Trail | None = None  # where the tree last met this conversation; a short cut, kept up to date
 

@@ -27,6 +27,7 @@ class Session:
     content: Tokens
     publishes: bool  # does its running (first) turn still put its prompt into the tree?
     turn: Request | None  # the turn that runs on the row
+    shift: int = 0  # tokens dropped from the row, which positions go on counting
     forks: list[Request] = field(default_factory=list)  # aux requests that read the row
 
     def holds(self, context: Tokens, tokens: int) -> int:
@@ -44,7 +45,8 @@ class Sessions:
         self._turns: dict[str, Request] = {}  # the unfinished turn of each session, waiting or running
         self._forks: dict[str, list[Request]] = {}  # the unfinished forks of each session, waiting or running
         self._closing: set[str] = set()  # closed while a turn was unfinished
-        self.closed: list[Session] = []  # closed while a fork was reading
+        self._announced: dict[str, int] = {}  # tokens that a fork of the unfinished turn is going to read
+        self.closed: list[Session] = []  # closed, or lost by their turn, while a fork was reading
         self._publish: dict[
             str, int | None
         ] = {}  # how much of the prompt a session may publish, from its first turn
@@ -59,9 +61,12 @@ class Sessions:
         assert name is not None
         if request.role == "aux":
             self._forks.setdefault(name, []).append(request)
+            self._announced.pop(name, None)
             return
         assert name not in self._turns, f"session {name} has the unfinished turn {self._turns[name].rid}"
         self._turns[name] = request
+        if request.forked is not None:
+            self._announced[name] = request.forked
         if request.publish_tokens is not None or name not in self._publish:
             self._publish[name] = request.publish_tokens
 
@@ -98,6 +103,11 @@ class Sessions:
         session = Session(request.session, request.row, request.context, publishes=True, turn=request)
         self._slots[session.name] = request.lender = session
 
+    def shift(self, name: str | None) -> int:
+        """Tokens dropped from a session's row, 0 without one: positions go on behind them."""
+        session = self.get(name)
+        return 0 if session is None else session.shift
+
     def publish_limit(self, request: Request) -> int | None:
         """How much of its prompt a turn may publish; None: all of it."""
         return None if request.session is None else self._publish.get(request.session)
@@ -114,17 +124,15 @@ class Sessions:
         self._rest(session)
 
     def lose(self, session: Session) -> bool:
-        """A turn lost its KV (abort; retraction with the plugin): what forks read stays, else the session goes.
+        """A turn lost its KV (abort; retraction with the plugin), and the session its row.
 
-        Returns whether the session is gone; its row is then the caller's to free.
+        Returns whether nobody reads it; it is then the caller's to free.
         """
         session.publishes, session.turn = False, None
-        if session.forks:
-            read = [fork.row.shared for fork in session.forks if fork.row is not None]
-            self.keep(session, max(session.row.shared, *read))
-            return False
         del self._slots[session.name]
-        return True
+        if session.forks:
+            self._leave(session)
+        return not session.forks
 
     def finish(self, request: Request) -> None:
         """A turn or fork will not come back: carries out a close that waited for it."""
@@ -137,6 +145,7 @@ class Sessions:
                 del self._forks[name]
             return
         del self._turns[name]
+        self._announced.pop(name, None)
         if name in self._closing:
             self._closing.remove(name)
             self.close(name)
@@ -150,6 +159,8 @@ class Sessions:
             return 0
         row = session.row
         tokens = session.holds(request.context, min(request.fork_tokens, request.known - 1))
+        if session.publishes and row.shared < self._pool.floor(self._published(session)):
+            tokens = min(tokens, row.shared)  # publishing may yet put other slots in place of the row's own
         tokens = self._pool.floor(tokens)
         if self._pool.hybrid:
             unread = max(tokens - self._pool.window, row.shared)
@@ -172,13 +183,15 @@ class Sessions:
             self._free(session)
 
     def window_floor(self, name: str) -> int | None:
-        """The lowest position whose window slots a fork of this session still needs, admitted or waiting."""
-        forks = self._forks.get(name)
-        if not forks:
-            return None
-        # An admitted fork reads what the row held then, which may be less than it asked for.
-        reads = [fork.row.shared if fork.row is not None else fork.fork_tokens or 0 for fork in forks]
-        return max(0, min(reads) - self._pool.window)
+        """The lowest position whose window slots a fork of this session still needs: admitted, waiting or announced."""
+        reads = [fork.fork_tokens or 0 for fork in self._forks.get(name, ())]
+        if (
+            name in self._slots
+        ):  # an admitted fork reads what the row held then, which may be less than it asked for
+            reads += [fork.row.shared for fork in self._slots[name].forks if fork.row is not None]
+        if name in self._announced:
+            reads.append(self._announced[name])
+        return max(0, min(reads) - self._pool.window) if reads else None
 
     # Between turns.
 
@@ -193,7 +206,7 @@ class Sessions:
             return
         self._wake(session)
         if session.forks:
-            self.closed.append(session)
+            self._leave(session)
         else:
             self._free(session)
 
@@ -248,6 +261,7 @@ class Sessions:
         self._pool.give(tokens, tokens - slid)
         row.length -= tokens
         row.slid -= slid
+        session.shift += tokens
         self.idle_tokens -= tokens
         kept = []
         for start, stop in reversed(spans):
@@ -283,6 +297,20 @@ class Sessions:
         idle = sum(self._pool.owned(session.row) for session in self._idle.values())
         assert idle == self.idle_tokens, f"idle sessions own {idle} slots, counted {self.idle_tokens}"
         assert all(session.forks for session in self.closed), "a closed session outlived its forks"
+
+    def _published(self, session: Session) -> int:
+        """How many tokens of a running first turn go into the tree."""
+        assert session.turn is not None
+        limit = self._publish.get(session.name)
+        return session.turn.n_in if limit is None else limit
+
+    def _leave(self, session: Session) -> None:
+        """Nobody continues a row any more: what its forks read of it stays."""
+        row = session.row
+        self._pool.trim(
+            row, max(row.shared, *(fork.row.shared for fork in session.forks if fork.row is not None))
+        )
+        self.closed.append(session)
 
     def _rest(self, session: Session) -> None:
         self._idle[session.name] = session

@@ -44,9 +44,17 @@ class Configuration:
     model: str
     page_size: int
     chunk: int
+    cache: str = "radix"
 
     def __str__(self) -> str:
-        return f"{self.model}-page{self.page_size}-{'chunked' if self.chunk < 8192 else 'whole'}"
+        sessions = "-session" if self.cache == "session" else ""
+        return f"{self.model}-page{self.page_size}-{'chunked' if self.chunk < 8192 else 'whole'}{sessions}"
+
+    def policy(self, name: str) -> dict[str, object]:
+        """A policy with what this cache does after an eviction."""
+        if self.cache == "radix" or name == "none":
+            return POLICIES[name]
+        return {**POLICIES[name], "after_eviction": "in_place"}
 
     @property
     def engine(self) -> dict[str, object]:
@@ -59,42 +67,52 @@ class Configuration:
             "chunked_prefill": self.chunk,
             "schedule_conservativeness": 0.05,
             "max_new_tokens": 160,
+            "cache": self.cache,
         }
 
     @contextmanager
     def server(self, directory: Path) -> Iterator[Server]:
         """A server of this configuration that forces tokens and writes a step log."""
         engine = {
-            key: value for key, value in self.engine.items() if key not in {"chunked_prefill", "max_new_tokens"}
+            key: value
+            for key, value in self.engine.items()
+            if key not in {"chunked_prefill", "max_new_tokens", "cache"}
         }
         options = ServerOptions(
             model=write_tiny_model(self.model, directory / self.model),
             load_format="dummy",
             chunked_prefill=self.chunk,
+            in_place=self.cache == "session",
             **engine,
         )
         with start(
-            options, force_tokens=True, step_log=directory / "steps.jsonl", log_path=directory / "server.log"
+            options,
+            force_tokens=True,
+            step_log=directory / "steps.jsonl",
+            log_path=directory / "server.log",
+            deadline_s=900,
         ) as server:
             yield server
 
 
 MATRIX = [Configuration(*each) for each in product(MODELS, (1, 16), (8192, 64))]
+SESSIONS = [Configuration(*each, "session") for each in product(MODELS, (1, 16), (8192, 64))]
 PAIRWISE = [MATRIX[0], MATRIX[3], MATRIX[5], MATRIX[6]]
 """Any two values of model, page size and chunking meet in one of these."""
+SESSIONS_IN_CI = [SESSIONS[1]]
 
 
-def quiet_tasks(count: int = 20, seed: int = 0) -> list[Task]:
+def quiet_tasks(count: int = 20, seed: int = 0, template_tokens: int = 0) -> list[Task]:
     """Random tasks: failed, serial and parallel calls, compaction, stripped reasoning, users, references.
 
     Outputs are long enough for an aux thread to be prefilled beside them, and short enough for a CPU; responses reach
-    over several pages, chunks and windows.
+    over several pages, chunks and windows. `template_tokens`: at least so many each turn; a session's turn needs one.
     """
     draw = random.Random(f"law 10, {seed}")
-    return [_quiet(draw, f"t{number:02}") for number in range(count)]
+    return [_quiet(draw, f"t{number:02}", template_tokens) for number in range(count)]
 
 
-def _quiet(draw: random.Random, name: str) -> Task:
+def _quiet(draw: random.Random, name: str, template_tokens: int) -> Task:
     turns, opened, cursor = [], [], 0
     for index in range(draw.randint(1, 5)):
         reset = Reset(keep_tokens=draw.randint(1, 80)) if index and draw.random() < 0.1 else None
@@ -123,7 +141,7 @@ def _quiet(draw: random.Random, name: str) -> Task:
                 uses=uses,
                 reasoning=draw.randint(16, 40),
                 text=draw.randint(0, 12),
-                template_tokens=draw.randint(0, 4),
+                template_tokens=max(template_tokens, draw.randint(0, 4)),
                 reset=reset,
             )
         )
@@ -187,6 +205,7 @@ class Crowded:
     batches: int
     queued_steps: int
     reclaimed_tokens: int
+    released_sessions: int
     evicted_leaves: int
     retractions: int
     prefill_chunks: int
@@ -197,10 +216,10 @@ def quiet(configuration: Configuration, server: Server, policy: str, directory: 
     """Replay random tasks one after the other, on the server and on paper."""
     run = scenario(
         directory,
-        quiet_tasks(count),
+        quiet_tasks(count, template_tokens=int(configuration.cache == "session")),
         model=configuration.model,
         engine=configuration.engine,
-        policy=POLICIES[policy],
+        policy=configuration.policy(policy),
     )
     record, differences = accounts(run, server, directory)
     return Quiet(
@@ -239,7 +258,7 @@ def crowded(configuration: Configuration, server: Server, policy: str, directory
         crowded_tasks(),
         model=configuration.model,
         engine=configuration.engine,
-        policy=POLICIES[policy],
+        policy=configuration.policy(policy),
         load={"as_recorded": True},
     )
     replay, record = _replay(run, server, time_scale=1.0)
@@ -252,6 +271,7 @@ def crowded(configuration: Configuration, server: Server, policy: str, directory
         report.batches,
         sum(waiting > 0 for waiting in record.engine["waiting"].to_pylist()),
         sum(record.engine["reclaimed_tokens"].to_pylist()),
+        sum(record.engine["released_sessions"].to_pylist()),
         report.evicted_leaves,
         report.retractions,
         sum(record.turns["prefill_chunks"].to_pylist()),
@@ -343,7 +363,7 @@ def _table(found: Sequence[Quiet] | Sequence[Crowded]) -> str:
 def main() -> None:
     """Run the full matrix and write its table."""
     found: list[Quiet | Crowded] = []
-    for configuration in MATRIX:
+    for configuration in (*MATRIX, *SESSIONS):
         with tempfile.TemporaryDirectory() as work, configuration.server(Path(work)) as server:
             for policy, (what, law) in product(POLICIES, (("quiet", quiet), ("crowded", crowded))):
                 directory = Path(work) / f"{policy}-{what}"

@@ -1,16 +1,25 @@
-"""Laws 10 and 11 on a real SGLang; see conformance.py. CI has four servers, `make test-long` all eight."""
+"""Laws 10 and 11 on a real SGLang; see conformance.py. CI has five servers, `make test-long` all sixteen."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.sqreal.conformance import MATRIX, PAIRWISE, Configuration, crowded, quiet
+from tests.sqreal.conformance import (
+    MATRIX,
+    PAIRWISE,
+    SESSIONS,
+    SESSIONS_IN_CI,
+    Configuration,
+    crowded,
+    quiet,
+)
 from tests.sqreal.replays import POLICIES
 
 pytestmark = pytest.mark.real
 
 SERVERS = [
-    pytest.param(each, id=str(each), marks=() if each in PAIRWISE else pytest.mark.long) for each in MATRIX
+    pytest.param(each, id=str(each), marks=() if each in (*PAIRWISE, *SESSIONS_IN_CI) else pytest.mark.long)
+    for each in (*MATRIX, *SESSIONS)
 ]
 
 
@@ -39,4 +48,5 @@ def test_contended_every_batch_is_the_same(served, tmp_path, policy):
     assert found.differences == []
     assert found.queued_steps > 0
     assert found.reclaimed_tokens > 0
+    assert (found.released_sessions > 0) == (served[0].cache == "session")
     assert found.retractions > 0

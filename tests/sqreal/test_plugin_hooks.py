@@ -102,9 +102,10 @@ def test_only_tested_versions_are_loaded():
 @pytest.mark.parametrize(
     ("environment", "what", "words"),
     [
-        ({}, Asked(False, None, False, False), ""),
-        ({"SQREAL_FORCE_TOKENS": "0", "SQREAL_STEP_LOG": ""}, Asked(False, None, False, False), ""),
-        ({"SQREAL_FORCE_TOKENS": "1"}, Asked(True, None, False, False), "forced tokens on"),
+        ({}, Asked(False, False, None, False, False), ""),
+        ({"SQREAL_FORCE_TOKENS": "0", "SQREAL_STEP_LOG": ""}, Asked(False, False, None, False, False), ""),
+        ({"SQREAL_IN_PLACE": "1"}, Asked(True, False, None, False, False), "sessions in place"),
+        ({"SQREAL_FORCE_TOKENS": "1"}, Asked(False, True, None, False, False), "forced tokens on"),
     ],
 )
 def test_the_environment_asks(environment, what, words):
@@ -116,7 +117,7 @@ def test_the_environment_asks(environment, what, words):
 def test_all_that_can_be_asked(tmp_path):
     log = tmp_path / "steps.jsonl"
     what = asked({"SQREAL_FORCE_TOKENS": "1", "SQREAL_STEP_LOG": str(log), "SQREAL_CPU_ATTENTION": "1"})
-    assert what == Asked(True, log, True, False)
+    assert what == Asked(False, True, log, True, False)
     assert what.describe() == f"forced tokens on, step log {log}, CPU attention on"
 
 

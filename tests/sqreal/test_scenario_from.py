@@ -48,10 +48,10 @@ def test_it_has_the_servers_own_sizes_and_limits(tmp_path):
 
 
 def test_a_server_started_from_it_is_the_same(tmp_path):
-    scenario = make_scenario(yaml.safe_load(scenario_text(said(enable_streaming_session=True), HERE)))
+    scenario = make_scenario(yaml.safe_load(scenario_text(said(radix_cache_backend="sidequest"), HERE)))
     options = options_of(scenario, tmp_path)
     assert (options.kv_capacity, options.max_running, options.chunked_prefill) == (4096, 16, 128)
-    assert options.streaming_sessions
+    assert options.in_place
 
 
 def test_the_models_directory_is_used_where_it_is_here(tmp_path):

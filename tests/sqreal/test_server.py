@@ -289,7 +289,7 @@ def test_a_real_server_is_as_it_was_asked_to_be(llama_server):
     assert (info.version, info.device, info.load_format) == ("0.5.23", "cpu", "dummy")
     assert (info.kv_capacity, info.swa_capacity, info.page_size) == (4096, None, 1)
     assert (info.max_running, info.context_length, info.chunked_prefill) == (8, 2048, 8192)
-    assert not info.streaming_sessions
+    assert not info.in_place
     assert "sqreal plugin: forced tokens on" in llama_server.log_path.read_text()
     with attach(llama_server.url) as attached:
         assert attached.info.kv_capacity == info.kv_capacity

@@ -86,8 +86,12 @@ def test_a_scenario_says_every_flag(tmp_path):
     assert not found.keys() & {"mem-fraction-static", "enable-streaming-session", "disable-hybrid-swa-memory"}
 
 
-def test_a_session_cache_wants_streaming_sessions(tmp_path):
-    assert options_of(scenario({"cache": "session"}), tmp_path).streaming_sessions
+def test_a_session_cache_wants_the_plugins_sessions(tmp_path):
+    options = options_of(scenario({"cache": "session"}), tmp_path)
+    flags = " ".join(options.flags())
+    assert "--radix-cache-backend sidequest" in flags
+    assert "--enable-streaming-session" in flags
+    assert options.environment(force_tokens=False, step_log=None)["SQREAL_IN_PLACE"] == "1"
 
 
 def test_gpt_oss_on_a_cpu_wants_the_plugins_attention(tmp_path, monkeypatch):

@@ -223,14 +223,11 @@ def test_a_fork_of_a_session_without_kv_is_a_plain_request():
 
 
 def test_a_fork_keeps_its_session():
-    """It is neither dropped nor released, and outlives its closing."""
+    """It is neither dropped nor released, and what the fork reads outlives its closing."""
     plugin = server(kv_capacity=1000)
-    main, aux = forked(plugin, says=150)
-    plugin.run(until=lambda: aux.n_out > 5)
-    plugin.scheduler.abort("main")
+    main, aux = forked(plugin, says=260)
     plugin.run(until=lambda: main.finish is not None)
-    assert main.finish == "abort"
-    assert plugin.scheduler.kv.sessions.get("s").row.length == 300
+    assert aux.finish is None
     with pytest.raises(AssertionError, match="while a fork reads it"):
         plugin.scheduler.drop("s", [(150, 200)])
     assert plugin.scheduler.kv.sessions.releasable() == []
@@ -240,6 +237,21 @@ def test_a_fork_keeps_its_session():
     plugin.run()
     assert aux.finish == "length"
     assert plugin.scheduler.usage().idle_sessions == 0
+
+
+def test_an_aborted_turn_loses_the_row_but_for_what_its_fork_reads():
+    plugin = server(kv_capacity=1000)
+    main, aux = forked(plugin, says=150)
+    plugin.run(until=lambda: aux.n_out > 5)
+    plugin.scheduler.abort("main")
+    plugin.run(until=lambda: main.finish is not None)
+    assert main.finish == "abort"
+    assert not plugin.scheduler.has_session("s")
+    assert plugin.scheduler.usage().idle_sessions == 200
+    again = turn(plugin, "again", main.prompt)
+    assert again.cached_tokens == 100  # the first prompt, from the tree
+    assert aux.finish == "length"
+    assert plugin.scheduler.usage().idle_sessions == again.kv_tokens - 100
 
 
 def test_mains_window_waits_for_the_fork():
@@ -265,8 +277,60 @@ def test_what_a_fork_reads_is_what_the_row_held_when_it_started():
     assert plugin.scheduler.kv.sessions.get("s").row.slid <= 309 - 127
     plugin.scheduler.abort("t2")
     plugin.run(until=lambda: main.finish is not None)
-    assert plugin.scheduler.kv.sessions.get("s").row.length == 309
+    [left] = plugin.scheduler.kv.sessions.closed
+    assert left.row.length == 309
     plugin.run()
+
+
+def test_a_fork_does_not_read_what_publishing_may_replace():
+    """Two sessions start alike: the tree takes one copy of the prompt, and the other's slots are freed."""
+    plugin = server()
+    prompt = fresh(300)
+    first, second = (request(f"m{i}", prompt, 60, session=f"s{i}", publish_tokens=300) for i in range(2))
+    plugin.submit(first, second)
+    plugin.round()
+    aux = request("aux", concat(prompt, fresh(12)), 20, role="aux", session="s1", fork_tokens=300)
+    plugin.submit(aux)
+    plugin.round()
+    assert plugin.batches[-1].rows() == [("aux", 312, 0)]
+    plugin.run()
+
+
+def test_what_was_dropped_counts_for_the_context_but_not_for_the_pool():
+    plugin = server(context_length=1000)
+    first = turn(plugin, "t1", 300, publish_tokens=100)
+    assert plugin.scheduler.drop("s", [(110, 210)]) == 100
+    head, rest = split(concat(first.prompt, first.output), 110)
+    prompt = concat(head, split(rest, 100)[1], fresh(40))
+    second = request("t2", prompt, 900, 2000, session="s")
+    plugin.submit(second)
+    assert second.max_new_tokens == 1000 - 2 - 250 - 100
+    plugin.run()
+
+
+def test_a_first_turn_takes_no_more_from_the_tree_than_it_may_give():
+    plugin = server()
+    prompt = fresh(300)
+    plain = request("plain", prompt)
+    plugin.submit(plain)
+    plugin.run()
+    first = turn(plugin, "t1", concat(prompt, fresh(20)), publish_tokens=120)
+    assert first.cached_tokens == 120
+    assert plugin.scheduler.drop("s", [(120, 300)]) == 180
+
+
+def test_an_announced_fork_keeps_its_window():
+    plugin = server(swa_capacity=3000, swa_window=127)
+    first = turn(plugin, "t1", 300, publish_tokens=100)
+    prompt = follow_up(first, 50)
+    main = request("t2", prompt, 300, session="s", forked=360)
+    plugin.submit(main)
+    plugin.run(until=lambda: main.n_out > 290)
+    assert plugin.scheduler.kv.sessions.get("s").row.slid <= 360 - 127
+    aux = request("x2", concat(prompt, fresh(12)), 20, role="aux", session="s", fork_tokens=main.n_in)
+    plugin.submit(aux)
+    plugin.run()
+    assert aux.cached_tokens == main.n_in == 360
 
 
 def test_retraction_of_a_turn_keeps_its_kv_in_stock_and_frees_it_with_the_plugin():

@@ -1,0 +1,87 @@
+"""Which tokens of a conversation are gone, and where the others stand.
+
+Two ways of counting. *History positions* count every token that a session was ever sent or said, gone or not: what a
+client names spans by, since they never change. *Resident positions* count what is left: a token's place in the row of
+KV, and in the prompt that the server computes.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """Tokens `[start, stop)`."""
+
+    start: int
+    stop: int
+
+    @property
+    def tokens(self) -> int:
+        return self.stop - self.start
+
+
+class History:
+    """The spans of one conversation that are gone, by history position: sorted and disjoint."""
+
+    def __init__(self) -> None:
+        self.gone: list[Span] = []
+
+    @property
+    def gone_tokens(self) -> int:
+        return sum(span.tokens for span in self.gone)
+
+    def touches(self, span: Span) -> Span | None:
+        """A span that is gone and shares tokens with this one."""
+        return next((gone for gone in self.gone if gone.start < span.stop and span.start < gone.stop), None)
+
+    def resident(self, span: Span) -> Span:
+        """The resident positions of a span none of which is gone."""
+        before = sum(gone.tokens for gone in self.gone if gone.stop <= span.start)
+        return Span(span.start - before, span.stop - before)
+
+    def told(self, resident: Span) -> Span:
+        """The history positions of resident tokens, and of what is gone between them."""
+        return Span(self._place(resident.start), self._place(resident.stop - 1) + 1)
+
+    def parts(self, resident: Span) -> list[Span]:
+        """The history positions of resident tokens, in spans without what is gone between them."""
+        told, found = self.told(resident), []
+        start = told.start
+        for gone in self.gone:
+            if told.start < gone.start < told.stop:
+                found.append(Span(start, gone.start))
+                start = gone.stop
+        return [*found, Span(start, told.stop)]
+
+    def _place(self, resident: int) -> int:
+        place = resident
+        for gone in self.gone:
+            if gone.start > place:
+                break
+            place += gone.tokens
+        return place
+
+    def drop(self, resident: Span) -> None:
+        """These resident tokens are gone now."""
+        told = self.told(resident)
+        self.gone = [gone for gone in self.gone if not told.start < gone.start < told.stop]
+        insort(self.gone, told)
+
+
+def whole_pages(span: Span, page: int) -> Span | None:
+    """The whole pages inside a span of resident positions: all that can be freed of it; None when there is none."""
+    start, stop = -(-span.start // page) * page, span.stop // page * page
+    return Span(start, stop) if start < stop else None
+
+
+def merged(spans: list[Span]) -> list[Span]:
+    """Sorted spans, those that touch joined."""
+    found: list[Span] = []
+    for span in sorted(spans):
+        if found and found[-1].stop == span.start:
+            found[-1] = Span(found[-1].start, span.stop)
+        else:
+            found.append(span)
+    return found

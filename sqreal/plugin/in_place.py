@@ -1,0 +1,212 @@
+"""In-place eviction: what requests ask of their sessions is checked and carried out, and positions go on counting.
+
+A turn of a session may name spans to drop before it; what cannot go at once (a fork reads the session, or a sliding
+window still reaches the span) goes before a later turn. A fork may read a session up to a length. wish.py has the
+words, sessions.py what becomes of the KV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.runtime_context import get_parallel
+
+from sqreal.plugin import wish as wishes
+from sqreal.plugin.conversation import Conversation, announce_fork, fork_over
+from sqreal.plugin.hooks import Hook, Need, PluginError
+from sqreal.plugin.session_cache import NAME, SessionCache
+from sqreal.plugin.sessions import SHIFT, Sessions, common_prefix
+from sqreal.plugin.wish import FORK, Fork, Wish, WishError, fork_of
+
+Original = Callable[..., Any]
+
+_UNUSED = 2  # tokens of the context that SGLang leaves unused
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+
+
+def check_server(scheduler: Any) -> None:
+    """Refuse, when it starts, a server whose KV the plugin does not know, by the flag that makes it so."""
+    if type(scheduler.tree_cache) is not SessionCache:
+        raise PluginError(f"sessions in place need their cache; start with --radix-cache-backend {NAME}")
+    parallel = get_parallel()
+    flags = {
+        "start with --enable-streaming-session": not scheduler.server_args.enable_streaming_session,
+        "leave out --speculative-algorithm": not scheduler.spec_algorithm.is_none(),
+        "leave out --dllm-algorithm": scheduler.dllm_config is not None,
+        "leave out --enable-lora": scheduler.enable_lora,
+        "leave out --enable-hierarchical-cache": scheduler.enable_hierarchical_cache,
+        "leave out --disaggregation-mode": scheduler.disaggregation_mode.value != "null",
+        "leave out --enable-priority-scheduling": scheduler.enable_priority_scheduling,
+        "leave out --disable-radix-cache": scheduler.tree_cache.disable,
+        "use --dp-size 1, without --enable-dp-attention": parallel.dp_size > 1 or scheduler.attn_dp_enabled,
+        "use --pp-size 1": parallel.pp_size > 1,
+        "serve a model without Mamba layers": scheduler.tree_cache.supports_mamba(),
+    }
+    faults = [fix for fix, wrong in flags.items() if wrong]
+    if faults:
+        raise PluginError(f"in-place eviction is not tested with this server; {'; '.join(faults)}")
+
+
+def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) -> None:
+    """A request came in: do what it asks of its session first, or refuse it by name."""
+    params = recv_req.session_params
+    name = None if params is None else params.id
+    try:
+        wish = wishes.read(
+            recv_req.sampling_params.custom_params, session=name, tokens=len(recv_req.input_ids or ())
+        )
+        if wish.fork is not None:
+            _check_fork(scheduler, wish.fork, recv_req.input_ids)
+        session = None if name is None else scheduler.session_controller.get(name)
+        if session is not None and session.streaming and not session.close_on_finish:
+            _begin(scheduler, session, wish, recv_req)
+    except WishError as fault:
+        _refuse(scheduler, recv_req, str(fault))
+        return
+    original(scheduler, recv_req, **kwargs)
+
+
+def _begin(scheduler: Any, session: Any, wish: Wish, recv_req: Any) -> None:
+    """A turn is to come: drop what it and those before asked for, as far as it can go."""
+    talk = scheduler.tree_cache.session.conversation(session)
+    if talk.busy:
+        if wish != wishes.NOTHING:
+            raise WishError(f"session {session.session_id!r} has an unfinished turn; wait for its end")
+        return  # SGLang refuses it
+    talk.check_drop(wish.drop)
+    shift, told = _shift(scheduler, session.session_id), len(talk.ids()) + len(recv_req.input_ids)
+    if told + shift > scheduler.model_config.context_len - _UNUSED:
+        raise WishError(
+            f"session {session.session_id!r}: {told} tokens, at positions that count {shift} dropped ones, reach the "
+            f"model's context of {scheduler.model_config.context_len}; open a new session with what is left"
+        )
+    talk.waiting += wish.drop
+    drop_ready(scheduler, session.session_id, talk)
+    talk.begin(wish, len(recv_req.input_ids))
+
+
+def drop_ready(scheduler: Any, name: str, talk: Conversation) -> None:
+    """Drop those of a session's waiting spans that can go now."""
+    if not talk.waiting:
+        return
+    cache = scheduler.tree_cache
+    sessions: Sessions = cache.session
+    slot = sessions.slots.get(name)
+    tail = cache.sliding_window_size + 1 if cache.supports_swa() else 0
+    spans = talk.ready(None if slot is None else slot.kv.kv_committed_len, tail, cache.page_size)
+    if spans:
+        if slot is not None:
+            sessions.drop(name, spans)
+        talk.cut(spans)
+
+
+def _check_fork(scheduler: Any, fork: Fork, input_ids: Any) -> None:
+    """A fork repeats the tokens of the session it names: who cannot say them may not read their KV."""
+    session = scheduler.session_controller.get(fork.session)
+    if session is None or not session.streaming:
+        raise WishError(f"{FORK}: session {fork.session!r} does not exist; open it, or name another one")
+    known = scheduler.tree_cache.session.conversation(session).ids()
+    tokens = min(fork.tokens, len(known))
+    same = common_prefix(known[:tokens], input_ids[:tokens])
+    if same < tokens:
+        raise WishError(
+            f"{FORK}: token {same} of the request is not that of session {fork.session!r}; "
+            "send the tokens that the session holds, without those that were dropped"
+        )
+
+
+def _refuse(scheduler: Any, recv_req: Any, fault: str) -> None:
+    """Answer with status 400, as SGLang does for a session that it does not know."""
+    req = scheduler._create_generation_req(  # noqa: SLF001 - how SGLang makes the request of such an answer
+        recv_req,
+        recv_req.rid,
+        recv_req.input_text,
+        recv_req.input_ids,
+        recv_req.sampling_params,
+        vocab_size=scheduler.model_config.vocab_size,
+        http_worker_ipc=recv_req.http_worker_ipc,
+    )
+    req.tokenizer = scheduler.tokenizer
+    req.set_finish_with_abort(fault)
+    scheduler.init_req_max_new_tokens(req)
+    scheduler._add_request_to_queue(req)  # noqa: SLF001 - as above
+
+
+def queued(original: Original, scheduler: Any, req: Any, is_retracted: bool = False) -> None:
+    """A request enters the queue: its session knows who reads and continues it."""
+    sessions: Sessions = scheduler.tree_cache.session
+    fork = fork_of(req)
+    if fork is not None and not is_retracted:
+        session = scheduler.session_controller.get(fork.session)
+        if session is not None:
+            announce_fork(req, sessions.conversation(session), fork.tokens)
+    elif req.session is not None and req.session.streaming and not is_retracted:
+        sessions.conversation(req.session).turn = req
+    original(scheduler, req, is_retracted)
+
+
+def left_queue(original: Original, scheduler: Any, req: Any) -> None:
+    """A request was aborted before it ran."""
+    original(scheduler, req)
+    fork_over(req)
+
+
+def capped(original: Original, scheduler: Any, req: Any) -> None:
+    """The context limit is one of positions: what was dropped in place still counts."""
+    original(scheduler, req)
+    fork = fork_of(req)
+    name = fork.session if fork is not None else req.session.session_id if req.session is not None else None
+    if name is not None and req.to_finish is None:
+        params = req.sampling_params
+        room = (
+            scheduler.model_config.context_len - _UNUSED - len(req.origin_input_ids) - _shift(scheduler, name)
+        )
+        params.max_new_tokens = max(0, min(params.max_new_tokens, room))
+
+
+def _shift(scheduler: Any, name: str) -> int:
+    slot = scheduler.tree_cache.session.slots.get(name)
+    return 0 if slot is None else int(slot.shift)
+
+
+def batch_made(original: Original, cls: type, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """A batch becomes a forward pass: tokens stand behind those that are gone, too."""
+    import torch  # noqa: PLC0415 - a server has it loaded
+
+    forward = original(cls, batch, *args, **kwargs)
+    shifts = [getattr(req, SHIFT, 0) for req in batch.reqs or ()]
+    if any(shifts):
+        shift = torch.tensor(shifts, dtype=forward.positions.dtype).to(forward.positions.device)
+        if not forward.forward_mode.is_decode():
+            shift = shift.repeat_interleave(forward.extend_seq_lens.long())
+        forward.positions = forward.positions + shift
+    return forward
+
+
+HOOKS = (
+    Hook(f"{_SCHEDULER}.handle_generate_request", "self recv_req * mm_input_error", arrived),
+    Hook(f"{_SCHEDULER}._add_request_to_queue", "self req is_retracted", queued),
+    Hook(f"{_SCHEDULER}._release_aborted_request", "self req", left_queue),
+    Hook(f"{_SCHEDULER}.init_req_max_new_tokens", "self req", capped),
+    Hook(
+        "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new",
+        "cls batch model_runner * capture_hidden_mode return_hidden_states_before_norm extend_position_info"
+        " spec_mrope_positions kv_loc_plan write_cols",
+        batch_made,
+    ),
+)
+
+NEEDS = (
+    Need(
+        _SCHEDULER,
+        "tree_cache session_controller server_args spec_algorithm dllm_config enable_lora enable_hierarchical_cache"
+        " disaggregation_mode enable_priority_scheduling attn_dp_enabled model_config"
+        " tokenizer _create_generation_req",
+    ),
+    Need("sglang.srt.configs.model_config.ModelConfig", "context_len vocab_size"),
+    Need("sglang.srt.session.session_controller.SessionController", "sessions get"),
+    Need("sglang.srt.session.session_controller.Session", "close_on_finish streaming session_id"),
+    Need("sglang.srt.managers.io_struct.TokenizedGenerateReqInput", "input_ids sampling_params session_params"),
+    Need("sglang.srt.model_executor.forward_batch_info.ForwardBatch", "positions forward_mode extend_seq_lens"),
+)

@@ -1,0 +1,88 @@
+"""What a server with in-place eviction has to say: a session's tokens, who saw whom when, and a reference model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from tests.sqreal.reference_model import ReferenceModel
+
+NEVER = 1 << 30
+
+
+@dataclass
+class Token:
+    """One token of a row: when its KV was computed and when it was dropped, in stages of its session."""
+
+    id: int
+    position: int
+    computed: int = NEVER
+    gone: int = NEVER
+
+
+@dataclass
+class Mirror:
+    """One session as its client knows it; a stage ends with every drop."""
+
+    model: ReferenceModel
+    tokens: list[Token] = field(default_factory=list)
+    told: list[Token] = field(default_factory=list)  # by history position, whether or not in `tokens`
+    stage: int = 0
+
+    @property
+    def resident(self) -> list[Token]:
+        return [token for token in self.tokens if token.gone == NEVER]
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.resident]
+
+    def tell(self, ids: list[int]) -> None:
+        """The session is sent tokens, or has said them."""
+        for each in ids:
+            self.tokens.append(Token(each, len(self.tokens)))
+            self.told.append(self.tokens[-1])
+
+    def drop(self, start: int, stop: int) -> None:
+        """History positions [start, stop) are gone from the next stage on."""
+        self.stage += 1
+        for token in self.told[start:stop]:
+            token.gone = min(token.gone, self.stage)
+
+    def computed(self, cached: int) -> None:
+        """A turn was served of which the server had `cached` tokens: the others were computed now."""
+        for token in self.resident[cached:]:
+            token.computed = self.stage
+
+    def ended(self, kv: int) -> None:
+        """A turn is complete and left KV of so many resident tokens: its outputs among them were computed in it."""
+        for token in self.resident[:kv]:
+            token.computed = min(token.computed, self.stage)
+
+    def lost(self) -> None:
+        """The server computes what is left from position 0."""
+        self.tokens = self.resident
+        for position, token in enumerate(self.tokens):
+            token.position, token.computed = position, self.stage
+
+    def fork(self, length: int, cached: int, ids: list[int]) -> Mirror:
+        """What a fork of the first `length` resident tokens sees, who read `cached` of them and sends more."""
+        kept = self.resident[:length]
+        last = self.tokens.index(kept[-1])
+        other = Mirror(self.model, [replace(token) for token in self.tokens[: last + 1]], stage=self.stage)
+        for token in other.resident[cached:]:
+            token.computed = self.stage
+        other.tell(ids)
+        return other
+
+    def says(self, count: int) -> list[int]:
+        """The greedy tokens of the last `count` places, each behind those that were said before it."""
+        stage = [token.computed if token.computed != NEVER else self.stage for token in self.tokens]
+        gone = torch.tensor([token.gone for token in self.tokens])
+        mask = gone[None] > torch.tensor(stage)[:, None]
+        mask &= torch.ones_like(mask).tril()
+        logits = self.model.logits(
+            [token.id for token in self.tokens], [token.position for token in self.tokens], mask
+        )
+        return logits[-count - 1 : -1].argmax(-1).tolist()
