@@ -3,57 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import random
-from collections import Counter
-from dataclasses import dataclass, field
-from itertools import count
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from sqreal.client import Call, Client
-from sqreal.schedule import await_idle
+from sqreal.client import Call, Client, RefusedError
+from sqreal.plugin.history import Span
 from sqreal.server import ServerOptions, start
 
 pytest.importorskip("torch")
 
-from sqreal.plugin.history import History, Span, merged, whole_pages
-from tests.sqreal.mirror import Mirror
 from tests.sqreal.reference_model import ReferenceModel, write_weights
+from tests.sqreal.session_agent import POOL, Agent, Served, Step, drive
 
 pytestmark = pytest.mark.real
 
-POOL = 2048
 SERVERS = {"tiny-llama": 1, "tiny-qwen3": 16}  # page size
 STRICT = {
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
     "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
     "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
 }
-
-
-@dataclass
-class Served:
-    """A server, and what it is held against."""
-
-    url: str
-    model: ReferenceModel
-    page: int
-    log: Any
-    server: Any
-    names: Any = field(default_factory=count)
-
-    def name(self) -> str:
-        return f"x{next(self.names)}/"
-
-    def last_idle(self) -> dict[str, Any]:
-        await_idle(self.log)
-        events = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return next(event for event in reversed(events) if event["ev"] == "idle")["mem"]
 
 
 @pytest.fixture(scope="module", params=SERVERS)
@@ -79,19 +51,6 @@ def served(request, tmp_path_factory):
             server.check()  # its own memory checks end it
 
 
-@dataclass(frozen=True)
-class Step:
-    """One turn of a schedule; fractions choose among what there is then."""
-
-    new: int
-    out: int
-    drop: tuple[tuple[float, float], ...] = ()
-    fork: str | None = None  # when it is sent: with the turn, or behind its first token
-    fork_out: int = 4
-    abort: bool = False
-    squeeze: bool = False  # before it, a request comes that idle sessions have to make room for
-
-
 STEPS = st.builds(
     Step,
     new=st.integers(1, 40),
@@ -103,158 +62,6 @@ STEPS = st.builds(
     squeeze=st.sampled_from([False] * 9 + [True]),
 )
 SCHEDULES = st.lists(st.lists(STEPS, min_size=5, max_size=20), min_size=1, max_size=2)
-
-
-class Agent:
-    """Drives one session through a schedule and holds every answer against its mirror."""
-
-    def __init__(self, served: Served, client: Client, seed: int, *, squeezed: bool) -> None:
-        self.served, self.client, self.seed = served, client, seed
-        self.session = served.name()
-        self.squeezed = squeezed  # may the row be lost at any time?
-        self.done = Counter()
-        self._begin()
-
-    def _begin(self) -> None:
-        self.mirror, self.history = Mirror(self.served.model), History()
-        self.first = self.kv = 0  # tokens of the first prompt, tokens with KV
-
-    async def run(self, steps: list[Step]) -> Counter:
-        await self.client.open_session(self.session)
-        for number, step in enumerate(steps):
-            await self.turn(step, number)
-        await self.client.close_session(self.session)
-        return self.done
-
-    def ids(self, number: int, length: int) -> list[int]:
-        draw = random.Random(f"{self.seed} {number}")
-        return [draw.randint(3, 511) for _ in range(length)]
-
-    def choose(self, fractions) -> list[Span]:
-        """Spans of history positions behind the first prompt that are there, disjoint, with KV."""
-        found: list[Span] = []
-        for at, share in fractions:
-            taken = [*self.history.gone, *found]
-            free = [
-                place
-                for place in range(self.first, len(self.mirror.told) - 1)
-                if not any(span.start <= place < span.stop for span in taken)
-            ]
-            if free:
-                begin = free[int(at * (len(free) - 1))]
-                end = begin + 1
-                while end in free and end - begin < 2 + share * 60:
-                    end += 1
-                found.append(Span(begin, end))
-        return sorted(found)
-
-    def drop(self, spans: list[Span]) -> None:
-        """As the server has to: whole pages inside each span."""
-        pages = [whole_pages(self.history.resident(span), self.served.page) for span in spans]
-        for resident in reversed(merged([each for each in pages if each is not None])):
-            self.mirror.drop(*self.history.told(resident))
-            self.history.drop(resident)
-            self.kv -= resident.tokens
-            self.done["dropped"] += resident.tokens
-
-    async def turn(self, step: Step, number: int) -> None:
-        if step.squeeze:
-            filler = self.ids(number + 1000, POOL - 120)
-            await self.client.generate(Call(self.served.name(), filler, None, 2, ignore_eos=True))
-        spans = self.choose(step.drop) if self.first else []
-        self.drop(spans)
-        new, rid = self.ids(number, step.new), self.served.name()
-        asks: dict[str, Any] = {"sqreal_drop": [list(span) for span in spans]} if spans else {}
-        call = Call(rid, new, None, step.out, session=self.session, asks=asks, ignore_eos=True)
-        begun = asyncio.Event()
-        main = asyncio.create_task(self.client.generate(call, lambda _: begun.set()))
-        said = asyncio.create_task(begun.wait())
-        if step.fork == "first" or step.abort or (step.fork and spans):  # before the drop a fork would not fit
-            await asyncio.wait([main, said], return_when=asyncio.FIRST_COMPLETED)
-        fork = self.fork(step, number, [*self.mirror.ids, *new]) if step.fork else None
-        if step.abort:
-            await self.client.abort(rid)
-        answer = await main
-        said.cancel()
-        forked = None if fork is None else await fork
-        if (
-            answer.finish == "abort"
-        ):  # the turn is forgotten, what was dropped before it is not; the row is lost
-            before = self.mirror
-            if not self.first:
-                self._begin()
-            if forked is not None:
-                self.check_fork(forked, before, new)
-            self.mirror.lost()
-            self.kv = 0
-            self.done["aborted"] += 1
-            return
-        self.mirror.tell(new)
-        prompt = len(self.mirror.resident)
-        cached = answer.meta["cached_tokens"]
-        assert answer.meta["prompt_tokens"] == prompt
-        if not self.kv:  # there is no row: the tree may have the first prompt
-            assert cached <= (self.first or len(new))
-        elif cached != self.kv:
-            assert cached <= self.first, "neither all of the row is there nor none"
-            assert self.squeezed, "the row was lost for no reason"
-            self.mirror.lost()
-            self.done["released"] += 1
-        self.mirror.computed(cached)
-        if forked is not None:
-            self.check_fork(forked, self.mirror, [])
-        self.mirror.tell(answer.output_ids)
-        assert answer.output_ids == self.mirror.says(len(answer.output_ids))
-        self.first = self.first or len(new)
-        self.kv = prompt + len(answer.output_ids) - 1
-        self.mirror.ended(self.kv)
-        self.done["turns"] += 1
-
-    def fork(self, step: Step, number: int, ids: list[int]) -> asyncio.Task:
-        """Send a fork of all that is there now; what it is told goes behind it."""
-        more = self.ids(number + 2000, 3)
-        asks = {"sqreal_fork": {"session": self.session, "tokens": len(ids)}}
-        call = Call(self.served.name(), [*ids, *more], None, step.fork_out, asks=asks, ignore_eos=True)
-        return asyncio.create_task(self._forked(call, len(ids)))
-
-    async def _forked(self, call: Call, length: int):
-        return await self.client.generate(call), call.input_ids, length
-
-    def check_fork(self, forked, mirror: Mirror, untold: list[int]) -> None:
-        """`mirror` holds the turn's prompt, or, where it was aborted, `untold` is what is missing of it."""
-        answer, ids, length = forked
-        cached = answer.meta["cached_tokens"]
-        assert answer.meta["prompt_tokens"] == len(ids)
-        found = []
-        if cached and mirror.tokens:
-            there = min(length, len(mirror.resident))
-            found.append(mirror.fork(there, cached, [*untold, *ids[length:]]))
-        if not found or untold:  # there was no row, or no page of it: an ordinary request
-            found.append(Mirror(self.served.model))
-            found[-1].tell(ids)
-        for each in found:
-            each.tell(answer.output_ids)
-        assert answer.output_ids in [each.says(len(answer.output_ids)) for each in found]
-        self.done["forked"] += 1
-        self.done["read"] += bool(cached)
-
-
-async def drive(served: Served, schedules: list[list[Step]]) -> Counter:
-    squeezed = any(step.squeeze for steps in schedules for step in steps)
-    async with Client(served.url) as client:
-        agents = [Agent(served, client, seed, squeezed=squeezed) for seed in range(len(schedules))]
-        found = await asyncio.gather(
-            *(agent.run(steps) for agent, steps in zip(agents, schedules, strict=True))
-        )
-        await client.generate(
-            Call(served.name(), [5, 6, 7], None, 2)
-        )  # behind it the log tells of the pool again
-    served.server.check()
-    memory = served.last_idle()
-    assert memory["avail"] + memory["evictable"] == POOL
-    assert memory["protected"] == 0
-    assert "sess" not in memory
-    return sum(found, Counter())
 
 
 EXAMPLES = int(os.environ.get("SQREAL_SCHEDULES", "8"))
@@ -271,3 +78,107 @@ EXAMPLES = int(os.environ.get("SQREAL_SCHEDULES", "8"))
 def test_random_schedules_say_what_the_reference_says(served, schedules):
     found = asyncio.run(drive(served, schedules))
     assert found["turns"] > 0
+
+
+def alone(served, test):
+    """Run a coroutine that takes a client and an agent of a session of its own."""
+
+    async def run():
+        async with Client(served.url) as client:
+            agent = Agent(served, client, 99, squeezed=False)
+            await client.open_session(agent.session)
+            await test(client, agent)
+            await client.close_session(agent.session)
+
+    asyncio.run(run())
+    served.server.check()
+
+
+REFUSED = [
+    ({"sqreal_drop": [[50, 60]], "sqreal_fork": None}, "reaches into the first 64 tokens"),
+    (
+        {"sqreal_drop": [[90, 400]]},
+        r"\[90, 400\] is out of range; the session was told and has said 114 tokens",
+    ),
+    ({"sqreal_drop": [[70, 80.5]]}, "whole numbers"),
+    ({"sqreal_drop": [[70, 90], [80, 95]]}, "overlap"),
+    ({"sqreal_fork": {"session": "nobody", "tokens": 2}}, "session 'nobody' does not exist"),
+]
+
+
+def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(served):
+    async def test(client: Client, agent: Agent):
+        await agent.turn(Step(new=64, out=2), 0)
+        await agent.turn(Step(new=40, out=8), 1)
+        for number, (asks, says) in enumerate(REFUSED):
+            turn = "sqreal_drop" in asks
+            session = agent.session if turn else None
+            with pytest.raises(RefusedError, match=rf"400.*{says}"):
+                await client.generate(Call(f"refused{number}/", [5, 6, 7], None, 4, session=session, asks=asks))
+        other = {"sqreal_fork": {"session": agent.session, "tokens": 20}}
+        with pytest.raises(RefusedError, match="token 0 of the request is not that of session"):
+            await client.generate(Call("other/", [4] * 30, None, 4, asks=other))
+        await agent.turn(Step(new=5, out=6), 2)
+
+    alone(served, test)
+
+
+def test_a_drop_waits_for_the_fork_and_is_not_lost(served):
+    async def test(client: Client, agent: Agent):
+        await agent.turn(Step(new=32, out=2), 0)
+        await agent.turn(Step(new=64, out=2), 1)
+        told = list(agent.mirror.ids)
+        fork = {"sqreal_fork": {"session": agent.session, "tokens": len(told) - 2}}
+        begun = asyncio.Event()
+        call = Call("long/", told, None, 400, asks=fork, ignore_eos=True)
+        reading = asyncio.create_task(client.generate(call, lambda _: begun.set()))
+        await begun.wait()
+        asks = {"sqreal_drop": [[48, 80]]}
+        turn = Call("asks/", [9, 8, 7], None, 2, session=agent.session, asks=asks, ignore_eos=True)
+        answer = await client.generate(turn)
+        assert not reading.done(), "the fork has to outlive the turn"
+        assert answer.meta["prompt_tokens"] == len(told) + 3
+        with pytest.raises(RefusedError, match=r"overlaps .* which waits"):
+            await client.generate(Call("again/", [9], None, 2, session=agent.session, asks=asks))
+        await reading
+        answer = await client.generate(Call("then/", [6], None, 2, session=agent.session, ignore_eos=True))
+        assert answer.meta["prompt_tokens"] == len(told) + 3 + 2 + 1 - 32
+
+    alone(served, test)
+
+
+def test_a_pool_full_of_idle_sessions_serves_on(served):
+    async def test(client: Client, agent: Agent):
+        agents = [Agent(served, client, seed, squeezed=True) for seed in range(6)]
+        for each in agents:
+            await client.open_session(each.session)
+        for number, new in enumerate((500, 20)):  # 3,000 tokens of 2,048, then all of them again
+            for each in agents:
+                await each.turn(Step(new=new, out=4), number)
+        assert sum(each.done["released"] for each in agents) > 0
+        for each in agents:
+            await client.close_session(each.session)
+
+    alone(served, test)
+
+
+def test_what_a_drop_costs(served):
+    """The next turn computes what is new and the last answer's end; left out of a plain prompt, all behind the span."""
+
+    async def test(client: Client, agent: Agent):
+        await agent.turn(Step(new=32, out=2), 0)
+        await agent.turn(Step(new=320, out=2), 1)
+        whole = list(agent.mirror.ids)
+        agent.drop([Span(64, 192)])
+        asks = {"sqreal_drop": [[64, 192]]}
+        dropped = Call("drop/", [7] * 20, None, 2, session=agent.session, asks=asks, ignore_eos=True)
+        answer = await client.generate(dropped)
+        assert answer.meta["prompt_tokens"] - answer.meta["cached_tokens"] == 20 + 1
+        plain = Call("plain/", whole, None, 2, ignore_eos=True)
+        await client.generate(plain)
+        left = [*whole[:64], *whole[192:], *[7] * 20]
+        answer = await client.generate(Call("left/", left, None, 2, ignore_eos=True))
+        assert answer.meta["cached_tokens"] == 64
+        assert answer.meta["prompt_tokens"] - 64 == len(whole) - 192 + 20
+
+    alone(served, test)
