@@ -65,6 +65,7 @@ class KvCache:
     def admit(self, request: Request, node: Node) -> None:
         """Give a matched request its row; slots come with `allocate`."""
         lender = request.lender
+        request.fresh = lender is None or request.role == "aux"
         if request.role == "aux":
             self.aux[request] = None
         if lender is None:

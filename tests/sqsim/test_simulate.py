@@ -292,6 +292,15 @@ def test_in_place_computes_only_what_is_new_and_reprefill_what_is_behind_the_cut
     assert computed["reprefill"][2] == prompts[2] - cut
 
 
+def test_positions_count_all_that_was_dropped_in_place(tmp_path):
+    policy = {"name": "keep_last", "n": 1, "after_eviction": "in_place"}
+    record = run([chain(6, response=200)], tmp_path, engine={"cache": "session"}, policy=policy)
+    evicted = rows(record.evictions)
+    assert len(evicted) > 1
+    for each in rows(record.turns):
+        assert each["shift"] == sum(gone["tokens"] for gone in evicted if gone["turn"] <= each["turn"])
+
+
 def test_aux_shares_the_whole_context_after_main_prefill(tmp_path):
     for cache, after in (("session", "in_place"), ("radix", "reprefill")):
         policy = {"name": "sidequest", "k": 2, "after_eviction": after, "aux_tokens": 20}

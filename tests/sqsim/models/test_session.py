@@ -29,6 +29,7 @@ def test_a_turn_continues_on_the_sessions_row():
     assert first.kv_tokens == 184
     second = turn(stock, "a2t2", follow_up(first, 60))
     assert (second.cached_tokens, second.computed_tokens) == (184, 61)
+    assert (first.fresh, second.fresh) == (True, False)
     assert stock.scheduler.kv.tree.protected == 160
 
 
