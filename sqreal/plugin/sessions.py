@@ -112,10 +112,8 @@ class Sessions(StreamingSession):  # type: ignore[misc]  # as above
         if aborted:
             req.release_mm_inputs_on_abort()
             session.abort_req()
-            if (
-                req.finished_reason is None
-            ):  # it may come back, on its way out, and is the session's turn no more
-                req.session = None
+            if req.finished_reason is None:
+                req.session = None  # it may come back, on its way out, and is the session's turn no more
         self.release_session(session.session_id)
         return True
 
