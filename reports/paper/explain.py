@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,9 @@ class Runs:
 
     def __init__(self, file: Path, jobs: int) -> None:
         self._file, self._jobs = file, jobs
-        self.rows: list[dict[str, Any]] = json.loads(file.read_text())["runs"] if file.exists() else []
+        data = json.loads(file.read_text()) if file.exists() else {"runs": []}
+        self.rows: list[dict[str, Any]] = data["runs"]
+        self.curves: list[dict[str, Any]] = data.get("curves", [])
 
     def take(self, points: Iterable[Shares], number: int, stage: str) -> None:
         """Run these worlds, but for those that were."""
@@ -100,8 +103,8 @@ class Runs:
             print(f"{stage}: {len(self.rows)} worlds", file=sys.stderr, flush=True)
         self.save()
 
-    def save(self, **more: Any) -> None:
-        self._file.write_text(json.dumps({"runs": self.rows, **more}, indent=None) + "\n")
+    def save(self) -> None:
+        self._file.write_text(json.dumps({"runs": self.rows, "curves": self.curves}) + "\n")
 
     def of(self, number: int) -> list[dict[str, Any]]:
         return [row for row in self.rows if row["tasks"] == number]
@@ -115,7 +118,8 @@ def _show(shares: Sequence[float], number: int, started_by: int) -> dict[str, di
     }
 
 
-def _curve(shares: Sequence[float], policy: str, at_a_time: int) -> dict[str, float]:
+def _curve(shares: Sequence[float], policy: str, at_a_time: int, started_by: int) -> dict[str, float]:
+    end_with(started_by)
     found = w.run(w.world(np.array(shares)), policy, at_a_time, COARSE_TASKS)
     return {key: float(f"{found[key]:.5g}") for key in ("main_tok_s", "all_tok_s", "run_s", "kv_usage_peak")}
 
@@ -123,6 +127,15 @@ def _curve(shares: Sequence[float], policy: str, at_a_time: int) -> dict[str, fl
 def nearest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows by the distance of their best reading."""
     return sorted(rows, key=lambda row: min(w.distance(row["shown"], each) for each in w.READINGS))
+
+
+def families(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The nearest row of each kernel and K: worlds that explain in different ways."""
+    found: dict[tuple[float | str, ...], dict[str, Any]] = {}
+    for row in nearest(rows):
+        one = w.world(np.array(row["shares"]))
+        found.setdefault((one["experts"], one["k"]), row)
+    return list(found.values())
 
 
 def propose(rows: Sequence[dict[str, Any]], number: int, seed: int) -> list[Shares]:
@@ -184,14 +197,17 @@ def main() -> None:
         if not any(row["stage"] == f"round {number + 1}" for row in runs.rows):
             runs.take(propose(runs.of(COARSE_TASKS), PROPOSED, number), COARSE_TASKS, f"round {number + 1}")
     runs.take([np.array(row["shares"]) for row in nearest(runs.of(COARSE_TASKS))[:FULL]], w.TASKS, "whole")
-    curved = nearest(runs.of(w.TASKS))[:CURVED]
-    work = [(place, policy, at) for place in range(len(curved)) for policy in w.AT for at in AT_A_TIME]
-    calls = (joblib.delayed(_curve)(curved[place]["shares"], policy, at) for place, policy, at in work)
-    curves = [
-        {"world": place, "policy": policy, "at_a_time": at, **found}
-        for (place, policy, at), found in zip(work, joblib.Parallel(given.jobs)(calls), strict=True)
+    curved = [tuple(row["shares"]) for row in families(runs.of(w.TASKS))[:CURVED]]
+    kept = [row for row in runs.curves if tuple(row["shares"]) in curved]
+    known = {(tuple(row["shares"]), row["policy"], row["at_a_time"]) for row in kept}
+    work = [each for each in product(curved, w.AT, AT_A_TIME) if each not in known]
+    calls = (joblib.delayed(_curve)(*each, os.getpid()) for each in work)
+    new = [
+        {"shares": shares, "policy": policy, "at_a_time": at, **found}
+        for (shares, policy, at), found in zip(work, joblib.Parallel(given.jobs)(calls), strict=True)
     ]
-    runs.save(curves=curves)
+    runs.curves = kept + new
+    runs.save()
     page.main()
 
 
