@@ -46,8 +46,9 @@ def rkv_redundancy(rows: Rows, keys: Tensor, threshold: float = 0.5) -> Tensor:
         _unit_sums, (b * heads, tiles),
         keys, *where, inverse, part, width, HEADS=heads, DIM=dim, TILE=TILE, SMALL=SMALL,
     )  # fmt: skip
-    # exact float32 products are no work of tensor cores: larger tiles than these spill
-    row_tile, tile, warps = (16, 16, 8) if keys.dtype == torch.float32 else (64, TILE, 4)
+    row_tile, tile, warps = 64, TILE, 4
+    if keys.dtype == torch.float32:  # exact products are no work of tensor cores; larger tiles than these spill
+        row_tile, tile, warps = 16, 32 if dim <= 64 else 16, 8
     launch(
         _exempt_last_like, (b * heads, triton.cdiv(width, row_tile)),
         keys, *where, inverse, exempt, width, threshold,

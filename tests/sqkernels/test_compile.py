@@ -60,6 +60,19 @@ def test_no_kernel_is_left_out():
     assert len(launched) > 8
 
 
+def test_every_kernel_says_its_floor_and_its_source():
+    """Public functions are those with a plain torch reference beside them."""
+    functions = {
+        node.name: ast.get_docstring(node) or ""
+        for path in (ROOT / "kernels/sqkernels").glob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+    }
+    public = {name: text for name, text in functions.items() if f"{name}_reference" in functions}
+    assert len(public) == 12
+    assert [name for name, text in public.items() if "Floor: " not in text or "Source: " not in text] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "interpret", "message"),
     [

@@ -153,12 +153,20 @@ def test_kept_sets_equal_the_references(seed):
             )
 
 
-def test_bf16_keeps_nearly_the_same_tokens():
-    """Measured, not promised: of 64 tokens that float32 keeps, bf16 keys and queries keep at least 60."""
+def heavy(window):
+    sums = torch.zeros(window.keys.shape[0], window.heads)
+    h2o_accumulate(sums, window)
+    return h2o_scores(sums, window)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bits_keep_nearly_the_same_tokens(dtype):
+    """Measured over three seeds: of 64 tokens that float32 keeps, bf16 keeps 63 or 64, fp16 all; not promised so closely."""
     full = window([512], size=8, shape=(2, 4, 64))
-    half = Window(full.rows, full.keys.bfloat16(), full.queries.bfloat16(), full.scale, full.sinks)
-    kept = [topk_keep(snapkv_scores(each).mean(1), [512], [56], 8) for each in (full, half)]
-    assert int((kept[0] & kept[1]).sum()) >= 60
+    half = Window(full.rows, full.keys.to(dtype), full.queries.to(dtype), full.scale, full.sinks)
+    for scores in (snapkv_scores, rkv_scores, heavy):
+        kept = [topk_keep(scores(each).mean(1), [512], [56], 8) for each in (full, half)]
+        assert int((kept[0] & kept[1]).sum()) >= 60
 
 
 @settings(max_examples=60)
