@@ -127,7 +127,7 @@ def run_plan(
         try:
             planner.scenario(search.setting, search.gpu, ask.load.first)
         except InputError as error:
-            search.error = "; ".join(str(error).splitlines())
+            search.failure = error
     points.make_room(overwrite)
     find_edges(searches, planner.run)
     content = {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqsim.errors import RunError, SqsimError
+from sqsim.errors import SqsimError
 from sqsim.plan.settings import Setting
 from sqsim.plan.slo import Slo, broken
 from sqsim.points import Found
@@ -60,7 +60,12 @@ class Search:
     load: Load
     slos: tuple[Slo, ...]
     runs: dict[int, Found] = field(default_factory=dict)
-    error: str | None = None
+    failure: SqsimError | None = None
+
+    @property
+    def error(self) -> str | None:
+        """What kept this setting from being run, in a line."""
+        return None if self.failure is None else "; ".join(str(self.failure).splitlines())
 
     def serves(self, replicas: int) -> bool:
         """Whether a run of this many replicas kept the SLO."""
@@ -82,7 +87,7 @@ class Search:
 
     def next(self) -> int | None:
         """The number of replicas to run next; None: the edge is found."""
-        if self.error is not None:
+        if self.failure is not None:
             return None
         if not self.runs:
             return self.load.first
@@ -99,12 +104,13 @@ Run = Callable[[list[tuple[Search, int]]], Iterator[Found | SqsimError]]
 
 
 def find_edges(searches: list[Search], run: Run) -> None:
-    """Carry all searches to their ends. RunError: not one of them could be run at all."""
+    """Carry all searches to their ends. Where not one of them could be run at all, the first one's error is raised."""
     while asked := [(search, replicas) for search in searches if (replicas := search.next()) is not None]:
         for (search, replicas), found in zip(asked, run(asked), strict=True):
             if isinstance(found, SqsimError):
-                search.error = "; ".join(str(found).splitlines())
+                search.failure = found
             else:
                 search.runs[replicas] = found
-    if all(search.error for search in searches):
-        raise RunError(searches[0].error or "nothing to search")
+    failures = [search.failure for search in searches if search.failure is not None]
+    if len(failures) == len(searches):
+        raise failures[0]

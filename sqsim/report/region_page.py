@@ -9,11 +9,15 @@ from typing import Any
 from sqsim.points import read_json
 from sqsim.report.figure import Figure, Trace, axis, grid, plain
 from sqsim.report.markup import escape, missing, paragraph, section, table, value_cell
-from sqsim.report.measures import written
 from sqsim.report.shell import contents, listed, shell
 
 SCHEMA = "sqsim-region/1"
 _RIVALS = {"against_none": "none", "against_free": "the best free setting"}
+_WHERE = {
+    "always": "at every load tried",
+    "never": "at no load tried",
+    "not at the most": "at some loads, but not at the highest,",
+}
 
 
 def region_page(directory: Path) -> str:
@@ -42,15 +46,21 @@ def _with(values: dict[str, Any]) -> str:
 
 
 def _sentences(region: dict[str, Any]) -> list[str]:
-    lines = []
+    """One for each rival and set of values: which settings pay from where on, and which never."""
+    groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     for line in region["crossings"]:
-        where = {
-            "always": "at every load tried",
-            "never": "at no load tried: its aux threads cost more than they save",
-            "not at the most": "at some loads, but not at the highest",
-        }.get(line["pays"]) or f"from {line['from']:.3g} tasks at a time on"
-        lines.append(f"{line['setting']}{_with(line['values'])}: pays over {_RIVALS[line['rival']]} {where}.")
-    return lines
+        if line["pays"] == "from":
+            where = f"from {line['from']:.3g} tasks at a time on"
+        else:
+            where = _WHERE[line["pays"]]
+        key = json.dumps(line["values"], sort_keys=True), line["rival"]
+        groups.setdefault(key, {}).setdefault(where, []).append(line["setting"].removeprefix("sidequest "))
+    return [
+        f"Over {_RIVALS[rival]}{_with(json.loads(values))}: SideQuest pays "
+        + "; ".join(f"{where} with {', '.join(settings)}" for where, settings in found.items())
+        + "."
+        for (values, rival), found in groups.items()
+    ]
 
 
 def _maps(region: dict[str, Any]) -> str:
@@ -90,7 +100,7 @@ def _map(region: dict[str, Any], values: dict[str, Any], after: str, rival: str)
     }
     x, y = [place["concurrency"] for place in places], region["ks"]
     z = [[_percent(gains.get((k, at))) for at in x] for k in y]
-    labels = [[written(None if value is None else round(value, 1)) for value in row] for row in z]
+    labels = [["" if value is None else f"{value:+.1f}" for value in row] for row in z]
     most = max((abs(value) for row in z for value in row if value is not None), default=1.0)
     traces: list[Trace] = [
         {

@@ -237,6 +237,31 @@ def test_what_makes_no_sense_is_refused(tmp_path, more, message):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [("engine.gpu=nosuch", "nosuch"), ("traces=nowhere.jsonl", "nowhere"), ("engine.page_size=0", "page_size")],
+)
+def test_what_no_setting_can_be_run_with_is_wrong_input(tmp_path, change, message):
+    file = folder(tmp_path, [chain(3)])
+    words = [
+        "plan",
+        str(file),
+        "--slo",
+        "ttft_s_p99<1",
+        "--agents",
+        "2",
+        "--k",
+        "4",
+        "--set",
+        change,
+        "--quiet",
+    ]
+    with pytest.raises(InputError, match=message):
+        CliRunner().invoke(
+            app, [*words, "--jobs", "1", "--output-dir", str(tmp_path / "out")], catch_exceptions=False
+        )
+
+
 def test_prices_are_a_table_of_numbers(tmp_path):
     file = tmp_path / "prices.yaml"
     file.write_text("h100-sxm: 2.5\nh200-sxm: 3\n")
