@@ -99,7 +99,6 @@ MATRIX = [Configuration(*each) for each in product(MODELS, (1, 16), (8192, 64))]
 SESSIONS = [Configuration(*each, "session") for each in product(MODELS, (1, 16), (8192, 64))]
 PAIRWISE = [MATRIX[0], MATRIX[3], MATRIX[5], MATRIX[6]]
 """Any two values of model, page size and chunking meet in one of these."""
-SESSIONS_IN_CI = [SESSIONS[1]]
 
 
 def quiet_tasks(count: int = 20, seed: int = 0, template_tokens: int = 0) -> list[Task]:

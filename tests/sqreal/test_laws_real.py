@@ -1,4 +1,4 @@
-"""Laws 10 and 11 on a real SGLang; see conformance.py. CI has five servers, `make test-long` all sixteen."""
+"""Laws 10 and 11 on a real SGLang; see conformance.py. CI has four servers, `make test-long` all sixteen, those with sessions among them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from tests.sqreal.conformance import (
     MATRIX,
     PAIRWISE,
     SESSIONS,
-    SESSIONS_IN_CI,
     Configuration,
     crowded,
     quiet,
@@ -18,7 +17,7 @@ from tests.sqreal.replays import POLICIES
 pytestmark = pytest.mark.real
 
 SERVERS = [
-    pytest.param(each, id=str(each), marks=() if each in (*PAIRWISE, *SESSIONS_IN_CI) else pytest.mark.long)
+    pytest.param(each, id=str(each), marks=() if each in PAIRWISE else pytest.mark.long)
     for each in (*MATRIX, *SESSIONS)
 ]
 
