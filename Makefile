@@ -6,7 +6,7 @@ DEVICE := $(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install real-cpu real-gpu demo test test-quick test-real test-kernels compile-kernels test-long check format clean
+.PHONY: help install real-cpu real-gpu demo test test-quick test-real test-kernels compile-kernels browser test-long check format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,6 +63,9 @@ test-long: real-$(DEVICE)  ## the long ones, those on a real SGLang and on a loc
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cluster]'
 	$(BIN)/python -m pytest -n auto -m 'long and not gpu and not real'
 	$(BIN)/python -m pytest -m 'long and not gpu and real'
+
+browser:  ## Debian's Chromium, in which tests open the pages (as root; without one they are skipped, and say so)
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
 
 check: install  ## lint, format, strict types
 	$(BIN)/ruff check .
