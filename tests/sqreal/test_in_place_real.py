@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from sqreal.client import Call, Client, RefusedError
+from sqreal.client import Call, Client
 from sqreal.plugin.history import Span
 from sqreal.server import ServerOptions, start
 
@@ -18,7 +19,7 @@ pytest.importorskip("torch")
 from tests.sqreal.reference_model import ReferenceModel, write_weights
 from tests.sqreal.session_agent import POOL, Agent, Served, Step, drive
 
-pytestmark = [pytest.mark.real, pytest.mark.long]  # long: not seen to its end yet on a quiet machine
+pytestmark = pytest.mark.real
 
 SERVERS = {"tiny-llama": 1, "tiny-qwen3": 16}  # page size
 STRICT = {
@@ -28,7 +29,7 @@ STRICT = {
 }
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=["tiny-llama", pytest.param("tiny-qwen3", marks=pytest.mark.long)])
 def served(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(request.param)
     model, page = write_weights(request.param, directory / "model"), SERVERS[request.param]
@@ -64,7 +65,7 @@ STEPS = st.builds(
 SCHEDULES = st.lists(st.lists(STEPS, min_size=5, max_size=20), min_size=1, max_size=2)
 
 
-EXAMPLES = int(os.environ.get("SQREAL_SCHEDULES", "8"))
+EXAMPLES = int(os.environ.get("SQREAL_SCHEDULES", "3"))
 
 
 @settings(
@@ -94,6 +95,13 @@ def alone(served, test):
     served.server.check()
 
 
+async def refusal(client: Client, call: Call) -> str:
+    """The message with which a streamed request is refused; one that is not streamed gets status 400 itself."""
+    reason = (await client.generate(call)).meta["finish_reason"]
+    assert (reason["type"], reason["status_code"]) == ("abort", 400)
+    return reason["message"]
+
+
 REFUSED = [
     ({"sqreal_drop": [[50, 60]], "sqreal_fork": None}, "reaches into the first 64 tokens"),
     (
@@ -113,11 +121,11 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(served):
         for number, (asks, says) in enumerate(REFUSED):
             turn = "sqreal_drop" in asks
             session = agent.session if turn else None
-            with pytest.raises(RefusedError, match=rf"400.*{says}"):
-                await client.generate(Call(f"refused{number}/", [5, 6, 7], None, 4, session=session, asks=asks))
+            call = Call(f"refused{number}/", [5, 6, 7], None, 4, session=session, asks=asks)
+            assert re.search(says, await refusal(client, call))
         other = {"sqreal_fork": {"session": agent.session, "tokens": 20}}
-        with pytest.raises(RefusedError, match="token 0 of the request is not that of session"):
-            await client.generate(Call("other/", [4] * 30, None, 4, asks=other))
+        said = await refusal(client, Call("other/", [4] * 30, None, 4, asks=other))
+        assert "token 0 of the request is not that of session" in said
         await agent.turn(Step(new=5, out=6), 2)
 
     alone(served, test)
@@ -138,8 +146,8 @@ def test_a_drop_waits_for_the_fork_and_is_not_lost(served):
         answer = await client.generate(turn)
         assert not reading.done(), "the fork has to outlive the turn"
         assert answer.meta["prompt_tokens"] == len(told) + 3
-        with pytest.raises(RefusedError, match=r"overlaps .* which waits"):
-            await client.generate(Call("again/", [9], None, 2, session=agent.session, asks=asks))
+        again = Call("again/", [9], None, 2, session=agent.session, asks=asks)
+        assert re.search("overlaps .* which waits", await refusal(client, again))
         await reading
         answer = await client.generate(Call("then/", [6], None, 2, session=agent.session, ignore_eos=True))
         assert answer.meta["prompt_tokens"] == len(told) + 3 + 2 + 1 - 32
