@@ -7,21 +7,35 @@ from typing import Annotated, Any
 
 import typer
 
-from sqsim.cli_output import Json, Overwrite, Quiet, print_json, print_line, print_rows, progress_bar
+from sqsim.cli_output import (
+    Json,
+    Overwrite,
+    Quiet,
+    print_json,
+    print_line,
+    print_rows,
+    progress_bar,
+    write_text,
+)
 from sqsim.cli_sweep import ALL_CORES, Cluster, Jobs
 from sqsim.errors import InputError
 from sqsim.plan.plan import Ask, run_plan
 from sqsim.plan.search import Load
 from sqsim.plan.settings import KS
 from sqsim.plan.slo import parse_slo
+from sqsim.report.any_page import any_page
 from sqsim.strict_yaml import parse, show
 from sqsim.workers import Workers
+
+PAGE = "plan.html"
 
 
 def plan_command(
     scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML); its load and policy are replaced.")],
     slo: Annotated[list[str], typer.Option("--slo", help="A bound on a metric: 'ttft_s_p99<2'; may repeat.")],
-    output_dir: Annotated[Path, typer.Option("--output-dir", help="Where plan.json and its runs go.")],
+    output_dir: Annotated[
+        Path, typer.Option("--output-dir", help="Where plan.json, its page and its runs go.")
+    ],
     agents: Annotated[int | None, typer.Option("--agents", min=1, help="Agents at a time, all GPUs.")] = None,
     load: Annotated[float | None, typer.Option("--load", help="Tasks an hour, all GPUs.")] = None,
     gpus: Annotated[
@@ -58,6 +72,7 @@ def plan_command(
         found = run_plan(
             ask, output_dir, overwrite=overwrite, workers=Workers(jobs, cluster), progress=progress
         )
+    write_text(output_dir / PAGE, any_page([output_dir]), overwrite=True)
     if as_json:
         print_json(found)
     else:
@@ -113,4 +128,4 @@ def _print(found: dict[str, Any], directory: Path) -> None:
     print_rows("", columns, rows)
     print_line(f"- SLO {', '.join(found['slo'])}, of one replica's run; (a bound in brackets is no choice)")
     print_line(f"- intervals from {found['uncertainty']}")
-    print_line(f"- {directory / 'plan.json'}; page: sqsim report {directory} -o plan.html")
+    print_line(f"- {directory / 'plan.json'}; page: {directory / PAGE}")

@@ -218,6 +218,7 @@ def test_an_slo_that_nothing_keeps_names_what_binds_and_fails(tmp_path):
     assert done.exit_code == 1
     assert "No number of GPUs keeps this SLO for 2 agents" in done.stdout
     assert "What binds is tools" in done.stdout
+    assert "What binds is tools" in (tmp_path / "out" / "plan.html").read_text()
 
 
 @pytest.mark.parametrize(

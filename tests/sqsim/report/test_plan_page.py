@@ -11,6 +11,7 @@ import test_browser as browser
 from sqsim.errors import RecordError
 from sqsim.grid import parse_axis
 from sqsim.plan.plan import Ask, run_plan
+from sqsim.plan.region import run_region
 from sqsim.plan.search import Load
 from sqsim.plan.slo import Slo
 from sqsim.points import read_json
@@ -55,6 +56,12 @@ def sweep(scenario):
 def one_point(scenario):
     run_sweep(scenario, [parse_axis("seed=0")], scenario.parent / "one")
     return scenario.parent / "one"
+
+
+@pytest.fixture(scope="module")
+def region(scenario):
+    run_region(scenario, (2, 6), [], scenario.parent / "region", ks=(2,))
+    return scenario.parent / "region"
 
 
 def test_a_plans_table_has_the_numbers_of_its_json(plan):
@@ -143,7 +150,7 @@ def test_an_index_lists_runs_and_names_the_rest(sweep, plan):
 
 @pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium or chrome on the PATH: no page was opened")
 @pytest.mark.parametrize("width", [1400, 480])
-@pytest.mark.parametrize("name", ["plan", "sweep", "one_point"])
+@pytest.mark.parametrize("name", ["plan", "sweep", "one_point", "region"])
 def test_pages_are_drawn_and_ask_nothing_of_the_network(name, width, request, tmp_path):
     page = any_page([request.getfixturevalue(name)])
     found, console, dom = browser.visit(page, tmp_path, width)
@@ -154,3 +161,11 @@ def test_pages_are_drawn_and_ask_nothing_of_the_network(name, width, request, tm
     for figure in pages.specs(page):
         assert all(figure["layout"][axis].get("title", {}).get("text") for axis in ("xaxis",))
     assert dom.count('role="img" aria-label="') == found["figures"]
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="no chromium or chrome on the PATH: no page was opened")
+def test_an_index_asks_nothing_of_the_network(sweep, tmp_path):
+    found, console, dom = browser.visit(any_page([sweep.parent]), tmp_path)
+    assert console == []
+    assert "data-failed" not in dom
+    assert (found["digits"], found["wide"]) == (True, True)
