@@ -64,7 +64,8 @@ def chunks(steps):
     return sum(test.get("chunk", False) for step in steps for test in step.get("adm", ()))
 
 
-@pytest.mark.parametrize("overlap", [True, False])
+# Overlap and gpt-oss are also what test_laws_real.py runs on, with every output held against its recording.
+@pytest.mark.parametrize("overlap", [pytest.param(True, marks=pytest.mark.long), False])
 def test_forced_under_contention(tmp_path, overlap):
     """A pool too small: chunked prefills, evicted prefixes and retractions."""
     extra = () if overlap else ("--disable-overlap-schedule",)
@@ -130,6 +131,7 @@ def test_forced_with_pages_sessions_and_mixed_batches(tmp_path):
         assert any(len(step["post"].get("sess", ())) == 3 for step in steps)
 
 
+@pytest.mark.long
 def test_forced_gpt_oss(tmp_path):
     """Sinks, sliding windows, two pools: on a CPU with the plugin's attention."""
     log = tmp_path / "steps.jsonl"
