@@ -27,6 +27,7 @@ from sqsim.models.profile import profile_text
 from sqsim.record import read_record, write_record
 from sqsim.recording import SCHEDULE
 from sqsim.scenario import Scenario
+from sqsim.trace.schema import Task
 from sqsim.trace.store import write_tasks
 
 NONE = {"name": "none"}
@@ -72,7 +73,7 @@ def scenario_of(run: Run, work: Path, **engine: Any) -> Scenario:
     return scenario(work, run.seed, run.at_a_time, run.policy, kv_capacity=run.pool, **engine)
 
 
-def _with_uses(task: Any) -> Any:
+def _with_uses(task: Task) -> Task:
     turns = [
         turn.model_copy(update={"uses": (index - 1,) if index else ()}) for index, turn in enumerate(task.turns)
     ]

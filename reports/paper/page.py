@@ -16,6 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import world as w
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from committed import write_or_check
+
 HERE = Path(__file__).parent
 FILE, PAGE = HERE / "explanations.json", HERE / "README.md"
 NEAR = 0.05
@@ -284,14 +288,5 @@ def page() -> str:
     )
 
 
-def main() -> int:
-    text = page()
-    if "--check" in sys.argv:
-        return int(PAGE.read_text(encoding="utf-8") != text)
-    PAGE.write_text(text, encoding="utf-8")
-    print(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

@@ -34,6 +34,10 @@ from sqsim.simulate import simulate
 from sqsim.trace.schema import Answer, Carries, Prefix, Question, Source, Task
 from sqsim.trace.store import write_tasks
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from committed import write_or_check
+
 HERE = Path(__file__).parent
 PAGE = HERE / "SERVERS.md"
 MODEL = "gpt-oss-120b"
@@ -280,14 +284,5 @@ def page() -> str:
     )
 
 
-def main() -> int:
-    text = page()
-    if "--check" in sys.argv:
-        return int(PAGE.read_text(encoding="utf-8") != text)
-    PAGE.write_text(text, encoding="utf-8")
-    print(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

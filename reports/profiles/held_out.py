@@ -23,6 +23,10 @@ from sqsim.models.cost import CostModel, Curve, StepWork, profile
 from sqsim.models.geometry import geometry
 from sqsim.models.hardware import hardware
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from committed import write_or_check
+
 PAGE = Path(__file__).parent / "HELD_OUT.md"
 GPUS = ("h100-sxm", "h200-sxm")
 LIMITS = {"decode attention": 0.08, "MoE": 0.10}
@@ -216,14 +220,5 @@ def page() -> str:
     )
 
 
-def main() -> int:
-    text = page()
-    if "--check" in sys.argv:
-        return int(PAGE.read_text(encoding="utf-8") != text)
-    PAGE.write_text(text, encoding="utf-8")
-    print(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

@@ -27,10 +27,11 @@ from sqsim.step_times import StepTime, step_times
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).parent / "README.md"
 RECORDINGS = ROOT / "tests" / "data" / "sglang-schedules"
-sys.path.insert(0, str(ROOT / "reports" / "profiles"))
+sys.path[:0] = [str(ROOT / "reports"), str(ROOT / "reports" / "profiles")]
 
 import check_servers  # noqa: E402 - a script beside the pages it writes
 import held_out  # noqa: E402
+from committed import write_or_check  # noqa: E402
 
 EDGES = (0.5, 0.8, 0.95)
 """Of KV usage: the bins of pressure."""
@@ -256,14 +257,5 @@ def page() -> str:
     )
 
 
-def main() -> int:
-    text = page()
-    if "--check" in sys.argv:
-        return int(PAGE.read_text(encoding="utf-8") != text)
-    PAGE.write_text(text, encoding="utf-8")
-    print(text)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(PAGE, page()))

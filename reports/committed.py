@@ -1,0 +1,15 @@
+"""Pages that are made and committed: written anew, or, with `--check`, held against what is there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def write_or_check(path: Path, text: str) -> int:
+    """Write and print a page; with `--check` on the command line only say, by an exit code of 1, that it differs."""
+    if "--check" in sys.argv:
+        return int(path.read_text(encoding="utf-8") != text)
+    path.write_text(text, encoding="utf-8")
+    print(text)
+    return 0
