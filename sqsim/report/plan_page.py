@@ -102,7 +102,7 @@ def _settings(plan: dict[str, Any]) -> str:
         [escape(cell) for cell in head],
         rows,
         f"Fewest GPUs under each setting ({slo})",
-        extra_class="words",
+        extra_class="prose",
         row_heads=2,
     )
 
@@ -228,7 +228,7 @@ def _sure(plan: dict[str, Any], shown: Sequence[Setting]) -> str:
     head = ["Setting", "GPUs", f"Load ({_share_title(plan)})", "Draws that kept the SLO", "Draws",
             f"{plan['level']:.0%} of draws stay within", "Sure"]  # fmt: skip
     return how + table(
-        [escape(cell) for cell in head], rows, "Draws around the fewest GPUs", "words", row_heads=2
+        [escape(cell) for cell in head], rows, "Draws around the fewest GPUs", "prose", row_heads=2
     )
 
 

@@ -152,4 +152,4 @@ def _places(region: dict[str, Any]) -> str:
         for place in region["places"]
         for entry in place["sidequest"]
     ]
-    return table([escape(cell) for cell in head], rows, "SideQuest at every place", "words")
+    return table([escape(cell) for cell in head], rows, "SideQuest at every place", "prose")

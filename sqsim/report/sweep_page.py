@@ -171,7 +171,7 @@ def _rows(points: Sequence[Point], label: str) -> str:
         ]
         for point in points
     ]
-    return table([escape(cell) for cell in head], rows, label, "words", row_heads=max(1, len(keys)))
+    return table([escape(cell) for cell in head], rows, label, "prose", row_heads=max(1, len(keys)))
 
 
 def _cell(value: Any) -> str:
@@ -180,7 +180,7 @@ def _cell(value: Any) -> str:
 
 def _failed(failed: Sequence[Point]) -> str:
     rows = [[escape(_values(point)), escape(point["error"] or "")] for point in failed]
-    return table(["Point", "Why"], rows, "Points that failed", "words")
+    return table(["Point", "Why"], rows, "Points that failed", "prose")
 
 
 def _evidence(sweep: dict[str, Any]) -> str:

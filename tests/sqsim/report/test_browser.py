@@ -60,6 +60,7 @@ setTimeout(() => {
   }
   document.getElementById('digits').click();
   found.digits = all('data.number').every((data) => data.textContent === data.value);
+  found.tables = Array.from(new Set(all('table').map((one) => getComputedStyle(one).display))).sort();
   found.wide = document.documentElement.scrollWidth <= document.documentElement.clientWidth;
   document.body.dataset.found = JSON.stringify(found);
 }, 500);

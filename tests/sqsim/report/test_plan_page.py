@@ -158,6 +158,7 @@ def test_pages_are_drawn_and_ask_nothing_of_the_network(name, width, request, tm
     assert "data-failed" not in dom
     assert found["figures"] == len(pages.specs(page)) > 0
     assert (found["undrawn"], found["shown"], found["digits"], found["wide"]) == (0, True, True, True)
+    assert set(found["tables"]) <= {"table"}, "no style of something else makes a table anything but a table"
     for figure in pages.specs(page):
         assert all(figure["layout"][axis].get("title", {}).get("text") for axis in ("xaxis",))
     assert dom.count('role="img" aria-label="') == found["figures"]
