@@ -67,7 +67,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """An answer. Times are seconds of this machine's monotonic clock; `meta` is SGLang's meta_info."""
+    """An answer. Times are seconds of this machine's monotonic clock; `meta` is SGLang's meta_info at its end.
+
+    `first_meta` is that of the first event: one that was retracted and then aborted in the queue says at its end neither
+    its prompt's tokens nor the cached ones (tokenizer_manager.py, _handle_abort_req).
+    """
 
     submit_s: float
     first_token_s: float | None  # None: ended (aborted) before a token came
@@ -75,6 +79,7 @@ class Generation:
     output_ids: list[int]
     meta: Mapping[str, Any]
     text: str | None = None  # None: the server has no tokenizer
+    first_meta: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def finish(self) -> str:
@@ -110,6 +115,7 @@ class Client:
         first_s: float | None = None
         output: list[int] = []
         text: str | None = None
+        first_meta: dict[str, Any] = {}
         try:
             async with self._http.stream("POST", "/generate", json=call.body()) as response:
                 if response.is_error:
@@ -124,6 +130,7 @@ class Client:
                     if "error" in event:
                         raise RefusedError(f"request {call.rid}: {_reason(line.removeprefix('data:'))}")
                     now_s, meta = time.monotonic(), event["meta_info"]
+                    first_meta = first_meta or meta
                     new = event.get("output_ids") or []
                     whole = len(new) == meta.get("completion_tokens", 0)  # else, as with
                     # --incremental-streaming-output, what is new
@@ -135,7 +142,7 @@ class Client:
                         if started is not None:
                             started(now_s)
                     if meta["finish_reason"] is not None:
-                        return Generation(submit_s, first_s, now_s, output, meta, text)
+                        return Generation(submit_s, first_s, now_s, output, meta, text, first_meta)
         except httpx.TimeoutException as error:
             raise ServerTimeoutError(
                 f"{self.url}: request {call.rid} heard nothing for {self._silence_s:g} s ({type(error).__name__})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
 import sys
 import tempfile
 import time
@@ -18,7 +17,6 @@ import httpx
 
 from sqreal.errors import (
     InstallError,
-    PortInUseError,
     ServerDiedError,
     ServerError,
     ServerStartError,
@@ -26,6 +24,7 @@ from sqreal.errors import (
     UnreachableError,
 )
 from sqreal.install import fix, plugin_fault, require_device, require_sglang
+from sqreal.port import HOST, free_port
 from sqreal.process import ChildGroup
 from sqreal.server_options import ServerOptions, architecture, options_of
 from sqsim.models.geometry import Geometry
@@ -36,7 +35,6 @@ __all__ = ["Server", "ServerInfo", "ServerOptions", "attach", "options_of", "sta
 Progress = Callable[[str, float], None]
 """Called about every half second of a start with what is waited for and the seconds since."""
 
-HOST = "127.0.0.1"
 PLUGIN_LINE = re.compile(r"sqreal plugin: .*\(SGLang ")
 """The line that the plugin logs once it is in place."""
 _PLUGIN_FAILURES = ("Failed to load plugin sqreal", "Failed to execute general plugin: sqreal")
@@ -174,7 +172,7 @@ def start(
         require_sglang()
     require_device(options.device)
     architecture(options.model)  # a wrong path is said here, not after SGLang asked a hub for it
-    port = _free_port(port)
+    port = free_port(port)
     url = f"http://{HOST}:{port}"
     with contextlib.ExitStack() as stack:
         own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-")))
@@ -250,15 +248,3 @@ def _check_plugin(child: ChildGroup) -> None:
 
 def _died(child: ChildGroup, problem: str) -> ServerDiedError:
     return ServerDiedError(f"{problem} ({child.ending})", child.log_tail())
-
-
-def _free_port(port: int | None) -> int:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port or 0))
-        except OSError as error:
-            raise PortInUseError(
-                f"port {port} cannot be used ({error.strerror}); choose another one, or leave it out for a free one"
-            ) from error
-        return int(probe.getsockname()[1])

@@ -210,8 +210,9 @@ def note(served: Served, answer: Generation, t0_s: float) -> None:
     served.submit_s, served.end_s = answer.submit_s - t0_s, answer.end_s - t0_s
     served.output_tokens = len(answer.output_ids)
     served.retractions = meta.get("num_retractions", 0)
-    if served.output_tokens:  # one that was aborted in the queue tells no more
-        served.prompt_tokens, served.cached_tokens = meta["prompt_tokens"], meta["cached_tokens"]
+    if served.output_tokens:  # one that was aborted in the queue before it ran tells no more
+        told = {**answer.first_meta, **meta}
+        served.prompt_tokens, served.cached_tokens = told["prompt_tokens"], told["cached_tokens"]
         served.computed_tokens = served.prompt_tokens - served.cached_tokens
         served.prefill_chunks = 1
         served.resident_tokens = served.prompt_tokens + served.output_tokens - 1

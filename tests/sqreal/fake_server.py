@@ -29,6 +29,7 @@ class Faults:
     refuses_at: int | None = None  # HTTP 400
     errs_at: int | None = None  # an error event in the stream
     unforced: bool = False  # says what it likes, as without the plugin
+    retracts: bool = False  # what is aborted had just been put back into the queue
     miscounts: int = 0  # prompt tokens that its metrics count beside ours, with every flush
 
 
@@ -196,8 +197,10 @@ class FakeServer:
                     "completion_tokens": len(said),
                     "num_retractions": 0,
                 }
-                if not said:  # as SGLang answers what was aborted in the queue
-                    meta = {"id": rid, "finish_reason": finish}
+                aborted = finish is not None and finish["type"] == "abort"
+                # As SGLang answers what was aborted in the queue.
+                if aborted and (not said or self.faults.retracts):
+                    meta = {"id": rid, "finish_reason": finish, "completion_tokens": len(said)}
                 elif finish is not None:
                     self._count(
                         num_requests=1,

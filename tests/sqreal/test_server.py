@@ -25,6 +25,7 @@ from sqreal.errors import (
     ServerTimeoutError,
     UnreachableError,
 )
+from sqreal.port import free_port
 from sqreal.process import ChildGroup, group_members
 from sqreal.server import ServerOptions, attach, start
 from sqreal.tiny_models import write_tiny_model
@@ -142,6 +143,14 @@ def test_something_else_that_answers(options, groups, fake):
     fake("stranger")
     with pytest.raises(UnreachableError, match="is not what SGLang answers"):
         start(options, launcher=FAKE).__enter__()
+
+
+def test_a_free_port_is_none_that_the_system_gives_to_whoever_asks():
+    """Else what a server opens while it loads may take the port that it is to bind when it is ready."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    drawn = {free_port(None) for _ in range(20)}
+    assert len(drawn) > 1
+    assert all(1024 <= port < first for port in drawn)
 
 
 def test_a_port_in_use_starts_nothing(options, groups, fake):

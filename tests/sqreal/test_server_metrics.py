@@ -49,6 +49,21 @@ def test_what_was_aborted_is_allowed_for_by_name(tmp_path):
     assert found["counters"]["generation_tokens"]["aborted"] == aux["output_tokens"]
 
 
+def test_one_that_was_retracted_and_then_aborted_in_the_queue(tmp_path):
+    """SGLang says of it what it has said, and of its prompt nothing (tokenizer_manager.py, _handle_abort_req)."""
+    policy = {**POLICIES["sidequest"], "k": 1, "aux_tokens": 200, "spawn_without_cursors": True}
+    with FakeServer(token_s=0.002, faults=Faults(retracts=True)).running() as server:
+        replay, record = on(server, scenario(tmp_path, [chain(1)], policy=policy), time_scale=0.0)
+    assert replay.error is None
+    found = record.run["server_metrics"]
+    assert found["differences"] == {}
+    assert found["aborted"] == {"asked_for": 1, "while_running": 0, "in_the_queue": 1}
+    (aux,) = record.aux.to_pylist()
+    assert aux["state"] == "cancelled", aux
+    assert aux["prompt_tokens"] == aux["fork_tokens"] + 12, "the context and the trigger"
+    assert aux["output_tokens"] > 0
+
+
 def test_one_that_was_aborted_in_the_queue_is_counted_nowhere():
     finish = {"finish_reason": {"type": "abort", "message": "?"}}
     after = {"sglang:num_aborted_requests_total": 1.0, "sglang:num_requests_total": 0.0}
