@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sqreal.byte_tokenizer import write_tokenizer
 from sqreal.cli_progress import starting
 from sqreal.install import cuda_devices
 from sqreal.tiny_models import TINY_MODELS, write_tiny_model
@@ -92,7 +93,7 @@ def _options(
     from sqreal.server_options import ServerOptions  # noqa: PLC0415 - as above
 
     if model in TINY_MODELS:
-        directory = write_tiny_model(model, work / model)
+        directory = write_tokenizer(write_tiny_model(model, work / model))  # so that it can be chatted with
     else:
         directory = Path(model).resolve()
         directory = directory.parent if directory.suffix == ".json" else directory

@@ -93,11 +93,11 @@ def _install(what: Asked) -> None:
     needs: list[Need] = []
     on_start: list[Callable[[Any], None]] = []
     if what.in_place:  # innermost, so that the step log sees what comes of it
-        from sqreal.plugin import admission, in_place, session_cache  # noqa: PLC0415 - load SGLang
+        from sqreal.plugin import admission, chat_request, in_place, session_cache  # noqa: PLC0415 - load SGLang
 
         session_cache.register()
-        hooks += [*admission.Admission().hooks(), *in_place.HOOKS]
-        needs += [*session_cache.NEEDS, *admission.NEEDS, *in_place.NEEDS]
+        hooks += [*admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS]
+        needs += [*session_cache.NEEDS, *admission.NEEDS, *in_place.NEEDS, *chat_request.NEEDS]
         on_start.append(in_place.check_server)
     if what.step_log is not None:  # before those that change what it sees
         from sqreal.plugin import step_log  # noqa: PLC0415 - loads SGLang

@@ -13,11 +13,15 @@ from typing import Any
 from sglang.srt.runtime_context import get_parallel
 
 from sqreal.plugin import wish as wishes
+from sqreal.plugin.chat_turn import ChatTurn
+from sqreal.plugin.checks import WishError
 from sqreal.plugin.conversation import Conversation, announce_fork, fork_over
+from sqreal.plugin.history import common_prefix
 from sqreal.plugin.hooks import Hook, Need, PluginError
 from sqreal.plugin.session_cache import NAME, SessionCache
-from sqreal.plugin.sessions import SHIFT, Sessions, common_prefix
-from sqreal.plugin.wish import FORK, Fork, Wish, WishError, fork_of
+from sqreal.plugin.sessions import SHIFT, Sessions
+from sqreal.plugin.transcript import Plan, State
+from sqreal.plugin.wish import FORK, Fork, Wish, fork_of
 
 Original = Callable[..., Any]
 
@@ -61,6 +65,8 @@ def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) ->
         session = None if name is None else scheduler.session_controller.get(name)
         if session is not None and session.streaming and not session.close_on_finish:
             _begin(scheduler, session, wish, recv_req)
+        elif session is not None:
+            _check_plain(session, wish)
     except WishError as fault:
         _refuse(scheduler, recv_req, str(fault))
         return
@@ -74,16 +80,50 @@ def _begin(scheduler: Any, session: Any, wish: Wish, recv_req: Any) -> None:
         if wish != wishes.NOTHING:
             raise WishError(f"session {session.session_id!r} has an unfinished turn; wait for its end")
         return  # SGLang refuses it
+    plan = None
+    if wish.chat is not None:
+        plan = _plan(scheduler, session.session_id, talk, wish.chat, recv_req.input_ids)
+        wish = wish._replace(drop=plan.spans)
+    new = recv_req.input_ids if plan is None else plan.ids
     talk.check_drop(wish.drop)
-    shift, told = _shift(scheduler, session.session_id), len(talk.ids()) + len(recv_req.input_ids)
+    shift, told = _shift(scheduler, session.session_id), len(talk.ids()) + len(new)
     if told + shift > scheduler.model_config.context_len - _UNUSED:
         raise WishError(
             f"session {session.session_id!r}: {told} tokens, at positions that count {shift} dropped ones, reach the "
             f"model's context of {scheduler.model_config.context_len}; open a new session with what is left"
         )
+    if plan is None:
+        talk.transcript.leave(talk.told)
+    else:
+        talk.transcript.begin(plan)
+        recv_req.input_ids = new
     talk.waiting += wish.drop
     drop_ready(scheduler, session.session_id, talk)
-    talk.begin(wish, len(recv_req.input_ids))
+    talk.begin(wish, len(new))
+
+
+def _plan(scheduler: Any, name: str, talk: Conversation, turn: ChatTurn, ids: Any) -> Plan:
+    """What of a whole conversation its session has not been told, and what is to be dropped before."""
+    tokenizer = scheduler.tokenizer
+    if tokenizer is None:
+        raise WishError("messages: this server has no tokenizer; start it without --skip-tokenizer-init")
+    begun = talk.begun
+    state = State(
+        name,
+        talk.told if begun else 0,
+        talk.first,
+        begun and talk.stopped,
+        lambda tokens: str(tokenizer.decode(list(talk.answer(tokens)))),
+    )
+    return talk.transcript.plan(turn, ids, state)
+
+
+def _check_plain(session: Any, wish: Wish) -> None:
+    """A session of SGLang's other kind, or one that is closing, is served as by SGLang itself."""
+    if wish.chat is not None:
+        raise WishError(
+            f"session {session.session_id!r} is closing or was not opened with streaming: true; open another one"
+        )
 
 
 def drop_ready(scheduler: Any, name: str, talk: Conversation) -> None:

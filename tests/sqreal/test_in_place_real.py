@@ -10,12 +10,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from sqreal.byte_tokenizer import write_tokenizer
 from sqreal.client import Call, Client
 from sqreal.plugin.history import Span
 from sqreal.server import ServerOptions, start
 
 pytest.importorskip("torch")
 
+from tests.sqreal.chat_agent import PAGES, ChatAgent, chatted, message, token_turn
 from tests.sqreal.reference_model import ReferenceModel, write_weights
 from tests.sqreal.session_agent import POOL, Agent, Served, Step, drive
 
@@ -32,7 +34,7 @@ STRICT = {
 @pytest.fixture(scope="module", params=["tiny-llama", pytest.param("tiny-qwen3", marks=pytest.mark.long)])
 def served(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(request.param)
-    model, page = write_weights(request.param, directory / "model"), SERVERS[request.param]
+    model, page = write_tokenizer(write_weights(request.param, directory / "model")), SERVERS[request.param]
     options = ServerOptions(
         model=model,
         dtype="float32",
@@ -42,6 +44,7 @@ def served(request, tmp_path_factory):
         page_size=page,
         chunked_prefill=64,
         in_place=True,
+        skip_tokenizer=False,
     )
     log = directory / "steps.jsonl"
     with pytest.MonkeyPatch.context() as patch:
@@ -190,3 +193,86 @@ def test_what_a_drop_costs(served):
         assert answer.meta["prompt_tokens"] - 64 == len(whole) - 192 + 20
 
     alone(served, test)
+
+
+def test_a_tool_response_dropped_by_its_message_is_gone_as_by_its_tokens(served):
+    """The same conversation by tokens through /generate: the same answers, the same counts; nothing behind is computed."""
+
+    async def test(client: Client, agent: ChatAgent):
+        answer = await agent.turn(message("user", "Go on."), drop_message={"6": [3]})
+        other = served.name()
+        await client.open_session(other)
+        span = agent.span(3)
+        for number, ids in enumerate(agent.told):
+            asks = {"sqreal_drop": [span]} if number == 3 else {}
+            by_tokens = await token_turn(client, served.name(), other, ids, asks)
+            said = agent.answers[number]
+            assert said.text == by_tokens.text
+            assert said.usage["prompt_tokens"] == by_tokens.meta["prompt_tokens"]
+            if number:  # the first prompt is in the tree by now
+                cached = said.usage["prompt_tokens_details"]["cached_tokens"]
+                assert cached == by_tokens.meta["cached_tokens"]
+        await client.close_session(other)
+        gone = (span[1] // served.page - -(-span[0] // served.page)) * served.page
+        assert answer.usage["prompt_tokens"] == sum(map(len, agent.told)) + 3 * agent.out - gone
+        computed = answer.usage["prompt_tokens"] - answer.usage["prompt_tokens_details"]["cached_tokens"]
+        assert computed == len(agent.told[3]) + 1
+        again = await agent.turn(message("user", "And now?"), drop_message={"6": [3], "8": [5]})
+        assert again.usage["prompt_tokens"] < answer.usage["prompt_tokens"]
+
+    chatted(served, test)
+
+
+def test_an_answer_that_a_stop_token_ended_is_not_closed_twice(served):
+    """Any token stops here: of an answer one is said, and the template's end of message is taken for that one."""
+
+    async def test(client: Client, agent: ChatAgent):
+        before = agent.answers[-1].usage["prompt_tokens"] + agent.out
+        ends = {"ignore_eos": False, "stop_token_ids": list(range(512))}
+        stopped = await agent.turn(message("user", "Go on."), **ends)
+        assert stopped.usage["completion_tokens"] == 1
+        new = len(agent.told[-1])
+        assert stopped.usage["prompt_tokens"] == before + new
+        then = await agent.turn(message("user", "Go on."))
+        assert then.usage["prompt_tokens"] == before + new + 1 + new - 1
+
+    chatted(served, test)
+
+
+CHAT_REFUSED = [
+    ({"drop_message": {"6": [9]}}, "message 9 is out of range; the request has messages 0 to 7"),
+    ({"drop_message": {"6": [3.5]}}, "3.5 is no message"),
+    ({"drop_message": {"6": [1]}}, "message 1 belongs to the first prompt"),
+    ({"drop_message": {"4": [3]}}, "messages 5 to 6 have seen it; it can go after message 6"),
+    ({"drop_message": {"7": [3]}}, "cannot go after message 7, which the session has not been told yet"),
+    ({"drop_message": {"6": [3]}, "session_params": None}, "is for a conversation held in a session"),
+    ({"session_params": {"id": "nobody"}}, "session id nobody does not exist"),
+    ({"session_params": {"id": 7}}, "session_params: {'id': 7} is not"),
+    ({"reposition": [3]}, "reposition: .* so no gap is closed"),
+    ({"custom_params": {"sqreal_drop": [[90, 95]]}}, "sqreal_drop: a chat turn drops messages, not spans"),
+    ({"n": 2}, "n: 2: a session goes on with one answer"),
+]
+
+
+def test_messages_that_do_not_go_on_or_cannot_go_are_refused_by_name(served):
+    async def test(client: Client, agent: ChatAgent):
+        new = message("user", "Go on.")
+        for fields, says in CHAT_REFUSED:
+            assert re.search(says, await agent.refusal([*agent.messages, new], **fields)), says
+        edited = [*agent.messages, new]
+        edited[3] = message("tool", PAGES[0].upper())
+        assert "message 3 is not as session" in await agent.refusal(edited)
+        edited = [*agent.messages, new]
+        edited[6] = message("assistant", "Something else entirely.")
+        assert "message 6 is not what session" in await agent.refusal(edited)
+        said = await agent.refusal(agent.messages[:-1])
+        assert "was told messages 0 to 5 and has answered" in said
+        other = [message("user", "Who is there? " * 3)]
+        assert "message 0 is not as session" in await agent.refusal(other)
+        await agent.turn(new, drop_message={"6": [3]})
+        said = await agent.refusal([*agent.messages, new], drop_message={"8": [3]})
+        assert "message 3 is gone already, after message 6" in said
+        await token_turn(client, served.name(), agent.session, [9, 8, 7], {})
+        assert "was told tokens through /generate" in await agent.refusal([*agent.messages, new])
+
+    chatted(served, test)

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqreal.plugin.checks import WishError
 from sqreal.plugin.history import History, Span, merged, whole_pages
-from sqreal.plugin.wish import NOTHING, Fork, Wish, WishError, read
+from sqreal.plugin.wish import NOTHING, Fork, Wish, read
 
 
 def test_what_may_be_asked():

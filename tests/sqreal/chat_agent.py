@@ -1,0 +1,105 @@
+"""A client that holds a conversation through /v1/chat/completions in a session, and knows which tokens it was told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from sqreal.byte_tokenizer import BEGIN, END, encode
+from sqreal.client import Call, Client, Generation
+from tests.sqreal.session_agent import Served
+
+OUT = 6  # tokens of an answer; ignore_eos lets none end it earlier
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    usage: dict[str, Any]
+
+
+def message(role: str, content: str) -> dict[str, Any]:
+    more = {"tool_call_id": "1"} if role == "tool" else {}
+    return {"role": role, "content": content, **more}
+
+
+def rendered(each: dict[str, Any]) -> list[int]:
+    """A message as the template of byte_tokenizer renders it."""
+    return [BEGIN, *encode(f"{each['role']}\n{each['content']}"), END, *encode("\n")]
+
+
+class ChatAgent:
+    """`told`: what each turn adds to the session by the template, worked out here."""
+
+    def __init__(self, http: httpx.AsyncClient, session: str) -> None:
+        self.http, self.session, self.out = http, session, OUT
+        self.messages: list[dict[str, Any]] = []
+        self.told: list[list[int]] = []
+        self.answers: list[Answer] = []
+
+    def body(self, messages: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+        return {
+            "model": "tiny",
+            "messages": messages,
+            "temperature": 0.0,
+            "max_tokens": OUT,
+            "ignore_eos": True,
+            "session_params": {"id": self.session},
+            **fields,
+        }
+
+    async def turn(self, *new: dict[str, Any], **fields: Any) -> Answer:
+        messages = [*self.messages, *new]
+        answer = await self.http.post("/v1/chat/completions", json=self.body(messages, **fields))
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        said = found["choices"][0]["message"]["content"] or ""
+        self.messages = [*messages, message("assistant", said)]
+        closing = [END, *encode("\n")] if self.told else []  # of the answer before, which its length ended
+        added = [token for each in new for token in rendered(each)]
+        self.told.append([*closing, *added, BEGIN, *encode("assistant\n")])
+        self.answers.append(Answer(said, found["usage"]))
+        return self.answers[-1]
+
+    def span(self, index: int) -> list[int]:
+        """History positions of the tool response at this index, the one new message of its turn."""
+        turn = (index - 1) // 2
+        before = sum(map(len, self.told[:turn])) + turn * OUT + 2  # the closing of the answer before
+        return [before, before + len(rendered(self.messages[index]))]
+
+    async def refusal(self, messages: list[dict[str, Any]], **fields: Any) -> str:
+        answer = await self.http.post("/v1/chat/completions", json=self.body(messages, **fields))
+        assert answer.status_code == 400, answer.text
+        return answer.json()["message"]
+
+
+async def token_turn(
+    client: Client, rid: str, session: str, ids: list[int], asks: dict[str, Any]
+) -> Generation:
+    call = Call(rid, ids, None, OUT, session=session, asks=asks, ignore_eos=True)
+    return await client.generate(call)
+
+
+PAGES = ("moss and fern " * 9, "a long page on granite " * 6)
+"""Two tool responses, of 126 and 138 bytes."""
+
+
+def chatted(served: Served, test: Callable[[Client, ChatAgent], Awaitable[None]]) -> None:
+    """Run a coroutine that takes a chat agent with a session of its own and two tool responses behind it."""
+
+    async def run():
+        async with Client(served.url) as client, httpx.AsyncClient(base_url=served.url, timeout=600) as http:
+            agent = ChatAgent(http, served.name())
+            await client.open_session(agent.session)
+            await agent.turn(message("system", "Answer briefly. " * 4), message("user", "What grows here?"))
+            for page in PAGES:
+                await agent.turn(message("tool", page))
+            await test(client, agent)
+            await client.close_session(agent.session)
+
+    asyncio.run(run())
+    served.server.check()
