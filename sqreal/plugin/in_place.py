@@ -18,7 +18,8 @@ from sqreal.plugin.checks import WishError
 from sqreal.plugin.conversation import Conversation, announce_fork, fork_over
 from sqreal.plugin.history import common_prefix
 from sqreal.plugin.hooks import Hook, Need, PluginError
-from sqreal.plugin.session_cache import NAME, SessionCache
+from sqreal.plugin.server_check import BACK_END, check_scheduler
+from sqreal.plugin.session_cache import SessionCache
 from sqreal.plugin.sessions import SHIFT, Sessions
 from sqreal.plugin.transcript import Plan, State
 from sqreal.plugin.wish import FORK, Fork, Wish, fork_of
@@ -32,24 +33,8 @@ _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 def check_server(scheduler: Any) -> None:
     """Refuse, when it starts, a server whose KV the plugin does not know, by the flag that makes it so."""
     if type(scheduler.tree_cache) is not SessionCache:
-        raise PluginError(f"sessions in place need their cache; start with --radix-cache-backend {NAME}")
-    parallel = get_parallel()
-    flags = {
-        "start with --enable-streaming-session": not scheduler.server_args.enable_streaming_session,
-        "leave out --speculative-algorithm": not scheduler.spec_algorithm.is_none(),
-        "leave out --dllm-algorithm": scheduler.dllm_config is not None,
-        "leave out --enable-lora": scheduler.enable_lora,
-        "leave out --enable-hierarchical-cache": scheduler.enable_hierarchical_cache,
-        "leave out --disaggregation-mode": scheduler.disaggregation_mode.value != "null",
-        "leave out --enable-priority-scheduling": scheduler.enable_priority_scheduling,
-        "leave out --disable-radix-cache": scheduler.tree_cache.disable,
-        "use --dp-size 1, without --enable-dp-attention": parallel.dp_size > 1 or scheduler.attn_dp_enabled,
-        "use --pp-size 1": parallel.pp_size > 1,
-        "serve a model without Mamba layers": scheduler.tree_cache.supports_mamba(),
-    }
-    faults = [fix for fix, wrong in flags.items() if wrong]
-    if faults:
-        raise PluginError(f"in-place eviction is not tested with this server; {'; '.join(faults)}")
+        raise PluginError(f"sessions in place need their cache; start with --radix-cache-backend {BACK_END}")
+    check_scheduler(scheduler, get_parallel())
 
 
 def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) -> None:
@@ -240,9 +225,7 @@ HOOKS = (
 NEEDS = (
     Need(
         _SCHEDULER,
-        "tree_cache session_controller server_args spec_algorithm dllm_config enable_lora enable_hierarchical_cache"
-        " disaggregation_mode enable_priority_scheduling attn_dp_enabled model_config"
-        " tokenizer _create_generation_req",
+        "tree_cache session_controller model_config tokenizer _create_generation_req",
     ),
     Need("sglang.srt.configs.model_config.ModelConfig", "context_len vocab_size"),
     Need("sglang.srt.session.session_controller.SessionController", "sessions get"),
