@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import json
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -17,7 +21,8 @@ from sqreal.server import ServerOptions, start
 
 pytest.importorskip("torch")
 
-from tests.sqreal.chat_agent import PAGES, ChatAgent, chatted, message, token_turn
+from tests.sqreal.chat_agent import CHAT_REFUSED, PAGES, ChatAgent, chatted, message, token_turn
+from tests.sqreal.readme import blocks
 from tests.sqreal.reference_model import ReferenceModel, write_weights
 from tests.sqreal.session_agent import POOL, Agent, Served, Step, drive
 
@@ -239,21 +244,6 @@ def test_an_answer_that_a_stop_token_ended_is_not_closed_twice(served):
     chatted(served, test)
 
 
-CHAT_REFUSED = [
-    ({"drop_message": {"6": [9]}}, "message 9 is out of range; the request has messages 0 to 7"),
-    ({"drop_message": {"6": [3.5]}}, "3.5 is no message"),
-    ({"drop_message": {"6": [1]}}, "message 1 belongs to the first prompt"),
-    ({"drop_message": {"4": [3]}}, "messages 5 to 6 have seen it; it can go after message 6"),
-    ({"drop_message": {"7": [3]}}, "cannot go after message 7, which the session has not been told yet"),
-    ({"drop_message": {"6": [3]}, "session_params": None}, "is for a conversation held in a session"),
-    ({"session_params": {"id": "nobody"}}, "session id nobody does not exist"),
-    ({"session_params": {"id": 7}}, "session_params: {'id': 7} is not"),
-    ({"reposition": [3]}, "reposition: .* so no gap is closed"),
-    ({"custom_params": {"sqreal_drop": [[90, 95]]}}, "sqreal_drop: a chat turn drops messages, not spans"),
-    ({"n": 2}, "n: 2: a session goes on with one answer"),
-]
-
-
 def test_messages_that_do_not_go_on_or_cannot_go_are_refused_by_name(served):
     async def test(client: Client, agent: ChatAgent):
         new = message("user", "Go on.")
@@ -276,3 +266,24 @@ def test_messages_that_do_not_go_on_or_cannot_go_are_refused_by_name(served):
         assert "was told tokens through /generate" in await agent.refusal([*agent.messages, new])
 
     chatted(served, test)
+
+
+def test_what_readme_says_of_sessions_works_as_it_stands(served):
+    """Its shell block and its Python block, on this server; the counts are those that stand beside the commands."""
+    here = ("http://127.0.0.1:30000", served.url)
+    section = "In-place eviction in your own SGLang"
+    shell = next(text for text in blocks(section) if text.startswith("post()"))
+    done = subprocess.run(["bash", "-ec", shell.replace(*here)], capture_output=True, text=True, check=True)
+    counts = [
+        (meta["prompt_tokens"], meta["cached_tokens"])
+        for meta in (json.loads(line)["meta_info"] for line in done.stdout.splitlines() if "meta_info" in line)
+    ]
+    if served.page == 1:
+        assert counts[2:] == [(14, 12), (5, 4)]
+    [python] = blocks(section, "python")
+    done = subprocess.run(
+        [sys.executable, "-c", python.replace(*here)], capture_output=True, text=True, check=True
+    )
+    usage = ast.literal_eval(done.stdout)
+    assert usage["prompt_tokens"] <= 122 + (0 if served.page == 1 else 28)  # without the response of 188 tokens
+    served.server.check()
