@@ -82,6 +82,11 @@ def serve_command(
         )
         if host != HOST:
             print_line(f"- who reaches {host} may use it: there is no password, and session ids are no secrets")
+        if cache is Cache.SESSION:
+            asked = '{"session_id": "a", "capacity_of_str_len": 100000, "streaming": true}'
+            print_line(
+                f"- a session: curl {server.url}/open_session -H 'content-type: application/json' -d '{asked}'"
+            )
         print_line(f"- a scenario of it: sqreal scenario --from {server.url} --traces TRACES -o mine.yaml")
         print_line(f"- a run on it: sqreal run mine.yaml --url {server.url}{log} --output-dir out/real")
         sys.stdout.flush()
