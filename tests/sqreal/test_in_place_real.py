@@ -14,50 +14,22 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from sqreal.byte_tokenizer import write_tokenizer
 from sqreal.client import Call, Client
 from sqreal.plugin.history import Span
-from sqreal.server import ServerOptions, start
 
 pytest.importorskip("torch")
 
 from tests.sqreal.chat_agent import CHAT_REFUSED, PAGES, ChatAgent, chatted, message, token_turn
 from tests.sqreal.readme import blocks
-from tests.sqreal.reference_model import ReferenceModel, write_weights
-from tests.sqreal.session_agent import POOL, Agent, Served, Step, drive
+from tests.sqreal.session_agent import Agent, Step, drive, serving
 
 pytestmark = pytest.mark.real
-
-SERVERS = {"tiny-llama": 1, "tiny-qwen3": 16}  # page size
-STRICT = {
-    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
-    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
-    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
-}
 
 
 @pytest.fixture(scope="module", params=["tiny-llama", pytest.param("tiny-qwen3", marks=pytest.mark.long)])
 def served(request, tmp_path_factory):
-    directory = tmp_path_factory.mktemp(request.param)
-    model, page = write_tokenizer(write_weights(request.param, directory / "model")), SERVERS[request.param]
-    options = ServerOptions(
-        model=model,
-        dtype="float32",
-        kv_capacity=POOL,
-        max_running=8,
-        context_length=POOL,
-        page_size=page,
-        chunked_prefill=64,
-        in_place=True,
-        skip_tokenizer=False,
-    )
-    log = directory / "steps.jsonl"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in STRICT.items():
-            patch.setenv(name, value)
-        with start(options, step_log=log, log_path=directory / "server.log", deadline_s=900) as server:
-            yield Served(server.url, ReferenceModel(model), page, log, server)
-            server.check()  # its own memory checks end it
+    with serving(request.param, tmp_path_factory.mktemp(request.param)) as found:
+        yield found
 
 
 STEPS = st.builds(
@@ -240,6 +212,20 @@ def test_an_answer_that_a_stop_token_ended_is_not_closed_twice(served):
         assert stopped.usage["prompt_tokens"] == before + new
         then = await agent.turn(message("user", "Go on."))
         assert then.usage["prompt_tokens"] == before + new + 1 + new - 1
+
+    chatted(served, test)
+
+
+def test_a_turn_that_was_cut_off_may_be_sent_again(served):
+    """Its client went away; the same list does, and so does the same drop, which was done already."""
+
+    async def test(client: Client, agent: ChatAgent):
+        new, drop = message("user", "Go on."), {"6": [3]}
+        await agent.cut_off(new, drop_message=drop)
+        again = await agent.turn_when_idle(new, drop_message=drop)
+        start, stop = agent.span(3)
+        gone = (stop // served.page - -(-start // served.page)) * served.page
+        assert again.usage["prompt_tokens"] == sum(map(len, agent.told)) + 3 * agent.out - gone
 
     chatted(served, test)
 
