@@ -1,4 +1,4 @@
-"""/v1/chat/completions for conversations held in sessions: messages are rendered, and may be dropped.
+"""/v1/chat/completions for conversations held in sessions: messages are rendered, may be dropped, and forked.
 
 In SGLang the endpoint reads `session_params` and forgets them, and knows no `drop_message`. Here, before its request
 goes to the scheduler, what lies where in the rendered prompt is written beside it (chat_turn.py); the scheduler
@@ -20,6 +20,7 @@ from sqreal.plugin import chat_turn, rendering
 from sqreal.plugin.chat_turn import CHAT, ChatTurn, Drop
 from sqreal.plugin.checks import WishError, short
 from sqreal.plugin.hooks import Hook, Need
+from sqreal.plugin.wish import FORK
 
 Original = Callable[..., Any]
 
@@ -44,22 +45,33 @@ async def received(original: Original, serving: Any, request: Any, raw_request: 
 def converted(original: Original, serving: Any, request: Any, raw_request: Any = None) -> Any:
     """Messages became a prompt; of a session's turn, say where they lie in it."""
     adapted, request = original(serving, request, raw_request)
-    session = getattr(request, "session_params", None)
-    if session is not None and isinstance(request, ChatCompletionRequest):
+    if not isinstance(request, ChatCompletionRequest):
+        return adapted, request
+    session, asked = request.session_params, (request.custom_params or {}).get(FORK)
+    if session is not None or asked is not None:
         try:
+            if session is None:
+                more = {
+                    FORK: {"session": chat_turn.read_fork(asked), "tokens": 1}
+                }  # the scheduler knows how many
+            else:
+                more, adapted.session_params = {}, _checked(session)
             turn = _turn(serving, request, adapted, getattr(getattr(raw_request, "state", None), _DROPS, ()))
         except WishError as fault:
             raise ValueError(str(fault)) from fault  # SGLang answers one with status 400
-        custom = dict(adapted.sampling_params.get("custom_params") or {})
-        adapted.sampling_params["custom_params"] = custom | {CHAT: chat_turn.write(turn)}
-        adapted.session_params = session
+        custom = adapted.sampling_params.get("custom_params") or {}
+        adapted.sampling_params["custom_params"] = {**custom, **more, CHAT: chat_turn.write(turn)}
     return adapted, request
 
 
-def _turn(serving: Any, request: Any, adapted: Any, drop: Drop) -> ChatTurn:
-    session, ids = request.session_params, adapted.input_ids
+def _checked(session: Any) -> Any:
     if set(session) != {"id"} or not isinstance(session["id"], str) or not session["id"]:
         raise WishError(f'session_params: {short(session)} is not {{"id": a session\'s id}}')
+    return session
+
+
+def _turn(serving: Any, request: Any, adapted: Any, drop: Drop) -> ChatTurn:
+    ids = adapted.input_ids
     for field in ("input_ids", "continue_final_message"):
         if getattr(request, field):
             raise WishError(f"{field}: a session is told whole messages; leave it out, or use /generate")

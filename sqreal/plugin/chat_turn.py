@@ -102,6 +102,15 @@ def read_drops(body: Mapping[str, Any], messages: int, *, in_session: bool) -> D
     return tuple(sorted((after, message) for message, after in found.items()))
 
 
+def read_fork(value: Any) -> str:
+    """The session that a chat request forks: whose messages its list goes on from, beside it."""
+    if not isinstance(value, Mapping) or set(value) != {"session"} or not isinstance(value["session"], str):
+        raise WishError(
+            f'sqreal_fork: {short(value)} is not {{"session": id}}; a fork by messages reads all that its list repeats'
+        )
+    return str(value["session"])
+
+
 def write(turn: ChatTurn) -> dict[str, Any]:
     """The form that passes between processes, for `read`."""
     return turn._asdict()

@@ -45,7 +45,9 @@ def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) ->
         wish = wishes.read(
             recv_req.sampling_params.custom_params, session=name, tokens=len(recv_req.input_ids or ())
         )
-        if wish.fork is not None:
+        if wish.fork is not None and wish.chat is not None:
+            _fork_by_messages(scheduler, wish.fork.session, wish.chat, recv_req)
+        elif wish.fork is not None:
             _check_fork(scheduler, wish.fork, recv_req.input_ids)
         session = None if name is None else scheduler.session_controller.get(name)
         if session is not None and session.streaming and not session.close_on_finish:
@@ -128,10 +130,7 @@ def drop_ready(scheduler: Any, name: str, talk: Conversation) -> None:
 
 def _check_fork(scheduler: Any, fork: Fork, input_ids: Any) -> None:
     """A fork repeats the tokens of the session it names: who cannot say them may not read their KV."""
-    session = scheduler.session_controller.get(fork.session)
-    if session is None or not session.streaming:
-        raise WishError(f"{FORK}: session {fork.session!r} does not exist; open it, or name another one")
-    known = scheduler.tree_cache.session.conversation(session).ids()
+    known = _forked(scheduler, fork.session).ids()
     tokens = min(fork.tokens, len(known))
     same = common_prefix(known[:tokens], input_ids[:tokens])
     if same < tokens:
@@ -139,6 +138,29 @@ def _check_fork(scheduler: Any, fork: Fork, input_ids: Any) -> None:
             f"{FORK}: token {same} of the request is not that of session {fork.session!r}; "
             "send the tokens that the session holds, without those that were dropped"
         )
+
+
+def _fork_by_messages(scheduler: Any, name: str, turn: ChatTurn, recv_req: Any) -> None:
+    """A fork whose list goes on from an idle session's: it reads what the session holds, and computes what is new."""
+    talk = _forked(scheduler, name)
+    if talk.busy:
+        raise WishError(f"{FORK}: session {name!r} has an unfinished turn; send the fork before it, or wait")
+    plan = _plan(scheduler, name, talk, turn, recv_req.input_ids)
+    if plan.drop or not plan.start:
+        raise WishError(
+            f"{FORK}: session {name!r} was not told a message yet, and a fork drops none; send a turn first"
+        )
+    known = talk.ids()
+    recv_req.input_ids = known + plan.ids
+    recv_req.sampling_params.custom_params[FORK] = {"session": name, "tokens": len(known)}
+
+
+def _forked(scheduler: Any, name: str) -> Conversation:
+    session = scheduler.session_controller.get(name)
+    if session is None or not session.streaming:
+        raise WishError(f"{FORK}: session {name!r} does not exist; open it, or name another one")
+    talk: Conversation = scheduler.tree_cache.session.conversation(session)
+    return talk
 
 
 def _refuse(scheduler: Any, recv_req: Any, fault: str) -> None:

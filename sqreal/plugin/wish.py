@@ -53,7 +53,7 @@ def read(params: Any, *, session: str | None, tokens: int) -> Wish:
     ):
         return NOTHING
     for key in (DROP, PUBLISH, FORKED, CHAT):
-        if session is None and params.get(key) is not None:
+        if session is None and params.get(key) is not None and (key != CHAT or params.get(FORK) is None):
             raise WishError(f"{key}: is for a session's turn; send session_params with the session's id")
     if session is not None and params.get(FORK) is not None:
         raise WishError(

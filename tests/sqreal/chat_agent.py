@@ -52,18 +52,21 @@ class ChatAgent:
             **fields,
         }
 
-    async def turn(self, *new: dict[str, Any], **fields: Any) -> Answer:
-        messages = [*self.messages, *new]
+    async def post(self, messages: list[dict[str, Any]], **fields: Any) -> Answer:
         answer = await self.http.post("/v1/chat/completions", json=self.body(messages, **fields))
         assert answer.status_code == 200, answer.text
         found = answer.json()
-        said = found["choices"][0]["message"]["content"] or ""
-        self.messages = [*messages, message("assistant", said)]
+        return Answer(found["choices"][0]["message"]["content"] or "", found["usage"])
+
+    async def turn(self, *new: dict[str, Any], **fields: Any) -> Answer:
+        messages = [*self.messages, *new]
+        answer = await self.post(messages, **fields)
+        self.messages = [*messages, message("assistant", answer.text)]
         closing = [END, *encode("\n")] if self.told else []  # of the answer before, which its length ended
         added = [token for each in new for token in rendered(each)]
         self.told.append([*closing, *added, BEGIN, *encode("assistant\n")])
-        self.answers.append(Answer(said, found["usage"]))
-        return self.answers[-1]
+        self.answers.append(answer)
+        return answer
 
     async def cut_off(self, *new: dict[str, Any], **fields: Any) -> None:
         """Send a turn, and go away once its answer begins."""

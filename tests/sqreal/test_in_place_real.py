@@ -14,12 +14,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from sqreal.byte_tokenizer import BEGIN, END, encode
 from sqreal.client import Call, Client
 from sqreal.plugin.history import Span
 
 pytest.importorskip("torch")
 
-from tests.sqreal.chat_agent import CHAT_REFUSED, PAGES, ChatAgent, chatted, message, token_turn
+from tests.sqreal.chat_agent import CHAT_REFUSED, PAGES, ChatAgent, chatted, message, rendered, token_turn
 from tests.sqreal.readme import blocks
 from tests.sqreal.session_agent import Agent, Step, drive, serving
 
@@ -212,6 +213,28 @@ def test_an_answer_that_a_stop_token_ended_is_not_closed_twice(served):
         assert stopped.usage["prompt_tokens"] == before + new
         then = await agent.turn(message("user", "Go on."))
         assert then.usage["prompt_tokens"] == before + new + 1 + new - 1
+
+    chatted(served, test)
+
+
+def test_a_fork_by_messages_reads_what_the_session_holds(served):
+    """Behind a drop: the list still has what went, the fork has not; and its session goes on as if it had not been."""
+
+    async def test(client: Client, agent: ChatAgent):
+        before = await agent.turn(message("user", "Go on."), drop_message={"6": [3]})
+        asks = {"session_params": None, "custom_params": {"sqreal_fork": {"session": agent.session}}}
+        new = message("user", "Which of these are stale?")
+        fork = await agent.post([*agent.messages, new], **asks)
+        held = before.usage["prompt_tokens"] + agent.out
+        mine = [END, *encode("\n"), *rendered(new), BEGIN, *encode("assistant\n")]
+        assert fork.usage["prompt_tokens"] == held + len(mine)
+        cached = fork.usage["prompt_tokens_details"]["cached_tokens"]
+        assert cached == (held - 1) // served.page * served.page
+        assert (await agent.turn(new)).text == fork.text
+        edited = [message("system", "Who?"), *agent.messages[1:], new]
+        assert "message 0 is not as session" in await agent.refusal(edited, **asks)
+        asks["custom_params"] = {"sqreal_fork": {"session": "nobody"}}
+        assert "session 'nobody' does not exist" in await agent.refusal([*agent.messages, new], **asks)
 
     chatted(served, test)
 

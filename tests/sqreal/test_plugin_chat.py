@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqreal.plugin.chat_turn import ChatTurn, read, read_drops, write
+from sqreal.plugin.chat_turn import ChatTurn, read, read_drops, read_fork, write
 from sqreal.plugin.checks import WishError
 from sqreal.plugin.transcript import State, Transcript
 
@@ -52,6 +52,13 @@ def test_what_may_not_be_asked_is_named(body, says):
 def test_dropping_needs_a_session():
     with pytest.raises(WishError, match="send session_params with its id"):
         read_drops({"drop_message": {"3": [1]}}, 5, in_session=False)
+
+
+@pytest.mark.parametrize("odd", ["s", None, {}, {"session": 7}, {"session": "s", "tokens": 4}])
+def test_a_fork_by_messages_names_a_session_alone(odd):
+    assert read_fork({"session": "s"}) == "s"
+    with pytest.raises(WishError, match=r'sqreal_fork: .* is not \{"session": id\}'):
+        read_fork(odd)
 
 
 SOUND = ChatTurn(1, 6, 2, (17, 19), ("text",), ((1, 0),))
