@@ -100,9 +100,16 @@ def _plan(scheduler: Any, name: str, talk: Conversation, turn: ChatTurn, ids: An
         talk.told if begun else 0,
         talk.first,
         begun and talk.stopped,
-        lambda tokens: str(tokenizer.decode(list(talk.answer(tokens)))),
+        lambda tokens: _texts(tokenizer, talk.answer(tokens)),
     )
     return talk.transcript.plan(turn, ids, state)
+
+
+def _texts(tokenizer: Any, ids: Any) -> list[str]:
+    """What SGLang may have made of an answer: with special tokens or without; what is no token it shows as token 0."""
+    known = len(tokenizer)
+    tokens = [token if 0 <= token < known else 0 for token in ids]
+    return [str(tokenizer.decode(tokens, skip_special_tokens=skip)) for skip in (False, True)]
 
 
 def _check_plain(session: Any, wish: Wish) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sqreal.plugin.chat_turn import DROP_MESSAGE, ChatTurn, Drop
@@ -25,7 +25,7 @@ class State(NamedTuple):
     told: int
     first: int
     ended: bool  # did a stop token end the last answer? Its closing is then begun
-    answer: Callable[[int], str]  # the text of its last so many tokens
+    answer: Callable[[int], Sequence[str]]  # the text of its last so many tokens, in each way to decode them
 
 
 class Known(NamedTuple):
@@ -138,9 +138,9 @@ class Transcript:
             )
         said = state.answer(state.told - stop)
         for text in turn.said:
-            if _plain(text) not in _plain(said):
+            if not any(_plain(text) in _plain(each) for each in said):
                 raise WishError(
-                    f"messages: message {told} is not what session {state.name!r} answered ({short(said)}); "
+                    f"messages: message {told} is not what session {state.name!r} answered ({short(said[0])}); "
                     f"send the answer as it came, or {_FRESH}"
                 )
         for after, message in turn.drop:
