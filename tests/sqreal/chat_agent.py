@@ -68,24 +68,18 @@ class ChatAgent:
         self.answers.append(answer)
         return answer
 
-    async def cut_off(self, *new: dict[str, Any], **fields: Any) -> None:
-        """Send a turn, and go away once its answer begins."""
-        body = self.body([*self.messages, *new], stream=True, **{"max_tokens": 400, **fields})
+    async def cut_off(self, *new: dict[str, Any], **fields: Any) -> str:
+        """Send a turn, and abort it once its answer begins; the events that came."""
+        rid = f"{self.session}cut/"
+        body = self.body([*self.messages, *new], stream=True, rid=rid, **{"max_tokens": 1200, **fields})
+        events = []
         async with self.http.stream("POST", "/v1/chat/completions", json=body) as answer:
             assert answer.status_code == 200
-            async for _ in answer.aiter_lines():
-                break
-
-    async def turn_when_idle(self, *new: dict[str, Any], **fields: Any) -> Answer:
-        """A turn that may find the one before still on its way out."""
-        for _ in range(600):
-            try:
-                return await self.turn(*new, **fields)
-            except AssertionError as refused:
-                if "has an unfinished turn; wait for its end" not in str(refused):
-                    raise
-                await asyncio.sleep(0.1)
-        raise AssertionError("the turn before never ended")
+            async for line in answer.aiter_lines():
+                if not events:
+                    await self.http.post("/abort_request", json={"rid": rid})
+                events.append(line)
+        return "\n".join(events)
 
     def span(self, index: int) -> list[int]:
         """History positions of the tool response at this index, the one new message of its turn."""

@@ -240,12 +240,12 @@ def test_a_fork_by_messages_reads_what_the_session_holds(served):
 
 
 def test_a_turn_that_was_cut_off_may_be_sent_again(served):
-    """Its client went away; the same list does, and so does the same drop, which was done already."""
+    """It was aborted; the same list does, and so does the same drop, which was done already."""
 
     async def test(client: Client, agent: ChatAgent):
         new, drop = message("user", "Go on."), {"6": [3]}
-        await agent.cut_off(new, drop_message=drop)
-        again = await agent.turn_when_idle(new, drop_message=drop)
+        assert '"finish_reason":"abort"' in await agent.cut_off(new, drop_message=drop)
+        again = await agent.turn(new, drop_message=drop)
         start, stop = agent.span(3)
         gone = (stop // served.page - -(-start // served.page)) * served.page
         assert again.usage["prompt_tokens"] == sum(map(len, agent.told)) + 3 * agent.out - gone
