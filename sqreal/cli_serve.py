@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sqreal.byte_tokenizer import write_tokenizer
 from sqreal.cli_progress import starting
 from sqreal.install import cuda_devices
+from sqreal.port import HOST
 from sqreal.tiny_models import TINY_MODELS, write_tiny_model
 from sqsim.cli_output import Quiet, print_line
 from sqsim.errors import InputError
@@ -42,9 +44,11 @@ def serve_command(
             help="Behind --: further flags of sglang.launch_server, as they are.", metavar="[-- FLAG...]"
         ),
     ] = None,
-    port: Annotated[
-        int, typer.Option("--port", min=1, max=65535, help="Listen here, on this machine only.")
-    ] = _PORT,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Listen here.")] = _PORT,
+    host: Annotated[
+        str,
+        typer.Option("--host", help="Listen to this address; 0.0.0.0 is anybody who reaches this machine."),
+    ] = HOST,
     kv_capacity: Annotated[
         int | None, typer.Option("--kv-capacity", min=1, help="Tokens of KV; on a GPU as many as fit.")
     ] = None,
@@ -57,22 +61,32 @@ def serve_command(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Serve a model on this machine with the plugin, for `sqreal run --url`; Ctrl-C ends it."""
+    """Serve a model to this machine with the plugin, for `sqreal run --url` and for sessions; Ctrl-C ends it."""
     from sqreal.server import start  # noqa: PLC0415 - the other commands do without httpx
 
     if step_log is not None and step_log.exists():
         raise InputError(f"{step_log}: exists already; give each server a step log of its own")
+    for flag in flags or ():
+        if flag.partition("=")[0] in {"--host", "--port"}:
+            raise InputError(f"{flag}: is an option of sqreal serve; give it before --")
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-")))
         options = _options(model, work, kv_capacity, cache, tuple(flags or ()))
         with starting(quiet) as waiting:
             server = stack.enter_context(
-                start(options, force_tokens=True, step_log=step_log, port=port, progress=waiting)
+                start(options, force_tokens=True, step_log=step_log, port=port, host=host, progress=waiting)
             )
         log = "" if step_log is None else f" --step-log {step_log}"
         print_line(
             f"serving {options.model} at {server.url}; {server.info.kv_capacity} tokens of KV; Ctrl-C ends it"
         )
+        if host != HOST:
+            print_line(f"- who reaches {host} may use it: there is no password, and session ids are no secrets")
+        if cache is Cache.SESSION:
+            asked = '{"session_id": "a", "capacity_of_str_len": 100000, "streaming": true}'
+            print_line(
+                f"- a session: curl {server.url}/open_session -H 'content-type: application/json' -d '{asked}'"
+            )
         print_line(f"- a scenario of it: sqreal scenario --from {server.url} --traces TRACES -o mine.yaml")
         print_line(f"- a run on it: sqreal run mine.yaml --url {server.url}{log} --output-dir out/real")
         sys.stdout.flush()
@@ -92,7 +106,7 @@ def _options(
     from sqreal.server_options import ServerOptions  # noqa: PLC0415 - as above
 
     if model in TINY_MODELS:
-        directory = write_tiny_model(model, work / model)
+        directory = write_tokenizer(write_tiny_model(model, work / model))  # so that it can be chatted with
     else:
         directory = Path(model).resolve()
         directory = directory.parent if directory.suffix == ".json" else directory

@@ -40,6 +40,7 @@ PLUGIN_LINE = re.compile(r"sqreal plugin: .*\(SGLang ")
 _PLUGIN_FAILURES = ("Failed to load plugin sqreal", "Failed to execute general plugin: sqreal")
 
 _SGLANG = (sys.executable, "-m", "sglang.launch_server")
+_ALL = ("0.0.0.0", "::")  # noqa: S104 - asked for, not our default
 _POLL_S = 0.25
 _ANSWER_S = 30.0  # a scheduler in the middle of a long prefill answers late
 
@@ -159,6 +160,7 @@ def start(
     force_tokens: bool = False,
     step_log: Path | None = None,
     port: int | None = None,
+    host: str = HOST,
     log_path: Path | None = None,
     deadline_s: float = 300,
     progress: Progress | None = None,
@@ -166,20 +168,20 @@ def start(
 ) -> Iterator[Server]:
     """Start a server, wait until it answers, and stop it with all its processes when the block ends.
 
-    `port` None: a free one. `log_path` None: a temporary file, gone with the server; an error quotes its end.
+    `port` None: a free one. `host`: the addresses it listens on, of which this machine's own has to be one. `log_path` None: a temporary file, gone with the server; an error quotes its end.
     """
     if launcher is _SGLANG:
         require_sglang()
     require_device(options.device)
     architecture(options.model)  # a wrong path is said here, not after SGLang asked a hub for it
     port = free_port(port)
-    url = f"http://{HOST}:{port}"
+    url = f"http://{HOST if host in _ALL else host}:{port}"
     with contextlib.ExitStack() as stack:
         own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-")))
         log_path = own / "server.log" if log_path is None else log_path
         environment = options.environment(force_tokens=force_tokens, step_log=step_log)
         environment["TMPDIR"] = str(own)  # SGLang leaves its sockets and its metrics where they lie
-        command = [*launcher, *options.flags(), "--host", HOST, "--port", str(port)]
+        command = [*launcher, *options.flags(), "--host", host, "--port", str(port)]
         child = ChildGroup(command, environment, log_path)
         stack.callback(child.stop)
         info = _wait(child, url, deadline_s, progress)

@@ -91,13 +91,21 @@ def register() -> None:
 def _install(what: Asked) -> None:
     hooks: list[Hook] = []
     needs: list[Need] = []
+    before: list[Callable[[Any], None]] = []
     on_start: list[Callable[[Any], None]] = []
     if what.in_place:  # innermost, so that the step log sees what comes of it
-        from sqreal.plugin import admission, in_place, session_cache  # noqa: PLC0415 - load SGLang
+        from sqreal.plugin import admission, chat_request, in_place, server_check, session_cache  # noqa: PLC0415 - load SGLang
 
         session_cache.register()
-        hooks += [*admission.Admission().hooks(), *in_place.HOOKS]
-        needs += [*session_cache.NEEDS, *admission.NEEDS, *in_place.NEEDS]
+        hooks += [*admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS]
+        needs += [
+            *session_cache.NEEDS,
+            *admission.NEEDS,
+            *in_place.NEEDS,
+            *chat_request.NEEDS,
+            *server_check.NEEDS,
+        ]
+        before.append(server_check.check_flags)
         on_start.append(in_place.check_server)
     if what.step_log is not None:  # before those that change what it sees
         from sqreal.plugin import step_log  # noqa: PLC0415 - loads SGLang
@@ -121,8 +129,10 @@ def _install(what: Asked) -> None:
 
         needs += cpu_attention.NEEDS
 
-    def started(original: Callable[..., None], scheduler: Any, *args: Any, **kwargs: Any) -> None:
-        original(scheduler, *args, **kwargs)
+    def started(original: Callable[..., None], scheduler: Any, server_args: Any, port_args: Any) -> None:
+        for check in before:
+            check(server_args)
+        original(scheduler, server_args, port_args)
         for start in on_start:
             start(scheduler)
         _log.warning("sqreal plugin: %s (SGLang %s)", what.describe(), version("sglang"))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang.srt.managers.schedule_batch import FINISH_MATCHED_TOKEN
+
+from sqreal.plugin.checks import WishError
 from sqreal.plugin.history import History, Span, merged, whole_pages
-from sqreal.plugin.wish import DROP, Wish, WishError
+from sqreal.plugin.transcript import Transcript
+from sqreal.plugin.wish import DROP, Wish
 
 _READS = "sqreal_reads"  # attribute of a fork's request: the conversation that it reads
 
@@ -24,6 +28,7 @@ class Conversation:
         self.waiting: list[Span] = []
         self.forks: dict[str, int] = {}
         self.forked: int | None = None
+        self.transcript = Transcript()
         self.turn: Any = None  # the request of its last turn that entered the queue
 
     @property
@@ -35,6 +40,20 @@ class Conversation:
     def begun(self) -> bool:
         """Whether a turn was ever completed, so that there is something to continue."""
         return self._session.committed_origin_len is not None
+
+    @property
+    def told(self) -> int:
+        """Tokens that it was told and has said, gone or not."""
+        return (len(self._completed()) if self.begun else 0) + self.history.gone_tokens
+
+    def answer(self, tokens: int) -> Any:
+        """The ids of the last so many tokens, none of which is gone."""
+        return self._completed()[-tokens:]
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop token ended the last answer, rather than its length or a text."""
+        return isinstance(self._last.finished_reason, FINISH_MATCHED_TOKEN)
 
     def ids(self) -> Any:
         """The resident token ids, as far as they are known now: an array."""
@@ -52,7 +71,7 @@ class Conversation:
 
     def check_drop(self, spans: tuple[Span, ...]) -> None:
         """A WishError for spans that this conversation cannot drop, now or later."""
-        told = (len(self._completed()) if self.begun else 0) + self.history.gone_tokens
+        told = self.told
         for span in spans:
             if span.stop > told:
                 raise WishError(

@@ -8,7 +8,7 @@ KV, and in the prompt that the server computes.
 from __future__ import annotations
 
 from bisect import insort
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Span(NamedTuple):
@@ -85,3 +85,13 @@ def merged(spans: list[Span]) -> list[Span]:
         else:
             found.append(span)
     return found
+
+
+def common_prefix(one: Any, other: Any) -> int:
+    """How many leading tokens two sequences share; the usual case, all of them, is compared as a whole."""
+    if one == other:
+        return len(one)
+    return next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )

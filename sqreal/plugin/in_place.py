@@ -13,11 +13,16 @@ from typing import Any
 from sglang.srt.runtime_context import get_parallel
 
 from sqreal.plugin import wish as wishes
+from sqreal.plugin.chat_turn import ChatTurn
+from sqreal.plugin.checks import WishError
 from sqreal.plugin.conversation import Conversation, announce_fork, fork_over
+from sqreal.plugin.history import common_prefix
 from sqreal.plugin.hooks import Hook, Need, PluginError
-from sqreal.plugin.session_cache import NAME, SessionCache
-from sqreal.plugin.sessions import SHIFT, Sessions, common_prefix
-from sqreal.plugin.wish import FORK, Fork, Wish, WishError, fork_of
+from sqreal.plugin.server_check import BACK_END, check_scheduler
+from sqreal.plugin.session_cache import SessionCache
+from sqreal.plugin.sessions import SHIFT, Sessions
+from sqreal.plugin.transcript import Plan, State
+from sqreal.plugin.wish import FORK, Fork, Wish, fork_of
 
 Original = Callable[..., Any]
 
@@ -28,24 +33,8 @@ _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 def check_server(scheduler: Any) -> None:
     """Refuse, when it starts, a server whose KV the plugin does not know, by the flag that makes it so."""
     if type(scheduler.tree_cache) is not SessionCache:
-        raise PluginError(f"sessions in place need their cache; start with --radix-cache-backend {NAME}")
-    parallel = get_parallel()
-    flags = {
-        "start with --enable-streaming-session": not scheduler.server_args.enable_streaming_session,
-        "leave out --speculative-algorithm": not scheduler.spec_algorithm.is_none(),
-        "leave out --dllm-algorithm": scheduler.dllm_config is not None,
-        "leave out --enable-lora": scheduler.enable_lora,
-        "leave out --enable-hierarchical-cache": scheduler.enable_hierarchical_cache,
-        "leave out --disaggregation-mode": scheduler.disaggregation_mode.value != "null",
-        "leave out --enable-priority-scheduling": scheduler.enable_priority_scheduling,
-        "leave out --disable-radix-cache": scheduler.tree_cache.disable,
-        "use --dp-size 1, without --enable-dp-attention": parallel.dp_size > 1 or scheduler.attn_dp_enabled,
-        "use --pp-size 1": parallel.pp_size > 1,
-        "serve a model without Mamba layers": scheduler.tree_cache.supports_mamba(),
-    }
-    faults = [fix for fix, wrong in flags.items() if wrong]
-    if faults:
-        raise PluginError(f"in-place eviction is not tested with this server; {'; '.join(faults)}")
+        raise PluginError(f"sessions in place need their cache; start with --radix-cache-backend {BACK_END}")
+    check_scheduler(scheduler, get_parallel())
 
 
 def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) -> None:
@@ -56,11 +45,15 @@ def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) ->
         wish = wishes.read(
             recv_req.sampling_params.custom_params, session=name, tokens=len(recv_req.input_ids or ())
         )
-        if wish.fork is not None:
+        if wish.fork is not None and wish.chat is not None:
+            _fork_by_messages(scheduler, wish.fork.session, wish.chat, recv_req)
+        elif wish.fork is not None:
             _check_fork(scheduler, wish.fork, recv_req.input_ids)
         session = None if name is None else scheduler.session_controller.get(name)
         if session is not None and session.streaming and not session.close_on_finish:
             _begin(scheduler, session, wish, recv_req)
+        elif session is not None:
+            _check_plain(session, wish)
     except WishError as fault:
         _refuse(scheduler, recv_req, str(fault))
         return
@@ -74,16 +67,57 @@ def _begin(scheduler: Any, session: Any, wish: Wish, recv_req: Any) -> None:
         if wish != wishes.NOTHING:
             raise WishError(f"session {session.session_id!r} has an unfinished turn; wait for its end")
         return  # SGLang refuses it
+    plan = None
+    if wish.chat is not None:
+        plan = _plan(scheduler, session.session_id, talk, wish.chat, recv_req.input_ids)
+        wish = wish._replace(drop=plan.spans)
+    new = recv_req.input_ids if plan is None else plan.ids
     talk.check_drop(wish.drop)
-    shift, told = _shift(scheduler, session.session_id), len(talk.ids()) + len(recv_req.input_ids)
+    shift, told = _shift(scheduler, session.session_id), len(talk.ids()) + len(new)
     if told + shift > scheduler.model_config.context_len - _UNUSED:
         raise WishError(
             f"session {session.session_id!r}: {told} tokens, at positions that count {shift} dropped ones, reach the "
             f"model's context of {scheduler.model_config.context_len}; open a new session with what is left"
         )
+    if plan is None:
+        talk.transcript.leave(talk.told)
+    else:
+        talk.transcript.begin(plan)
+        recv_req.input_ids = new
     talk.waiting += wish.drop
     drop_ready(scheduler, session.session_id, talk)
-    talk.begin(wish, len(recv_req.input_ids))
+    talk.begin(wish, len(new))
+
+
+def _plan(scheduler: Any, name: str, talk: Conversation, turn: ChatTurn, ids: Any) -> Plan:
+    """What of a whole conversation its session has not been told, and what is to be dropped before."""
+    tokenizer = scheduler.tokenizer
+    if tokenizer is None:
+        raise WishError("messages: this server has no tokenizer; start it without --skip-tokenizer-init")
+    begun = talk.begun
+    state = State(
+        name,
+        talk.told if begun else 0,
+        talk.first,
+        begun and talk.stopped,
+        lambda tokens: _texts(tokenizer, talk.answer(tokens)),
+    )
+    return talk.transcript.plan(turn, ids, state)
+
+
+def _texts(tokenizer: Any, ids: Any) -> list[str]:
+    """What SGLang may have made of an answer: with special tokens or without; what is no token it shows as token 0."""
+    known = len(tokenizer)
+    tokens = [token if 0 <= token < known else 0 for token in ids]
+    return [str(tokenizer.decode(tokens, skip_special_tokens=skip)) for skip in (False, True)]
+
+
+def _check_plain(session: Any, wish: Wish) -> None:
+    """A session of SGLang's other kind, or one that is closing, is served as by SGLang itself."""
+    if wish.chat is not None:
+        raise WishError(
+            f"session {session.session_id!r} is closing or was not opened with streaming: true; open another one"
+        )
 
 
 def drop_ready(scheduler: Any, name: str, talk: Conversation) -> None:
@@ -103,10 +137,7 @@ def drop_ready(scheduler: Any, name: str, talk: Conversation) -> None:
 
 def _check_fork(scheduler: Any, fork: Fork, input_ids: Any) -> None:
     """A fork repeats the tokens of the session it names: who cannot say them may not read their KV."""
-    session = scheduler.session_controller.get(fork.session)
-    if session is None or not session.streaming:
-        raise WishError(f"{FORK}: session {fork.session!r} does not exist; open it, or name another one")
-    known = scheduler.tree_cache.session.conversation(session).ids()
+    known = _forked(scheduler, fork.session).ids()
     tokens = min(fork.tokens, len(known))
     same = common_prefix(known[:tokens], input_ids[:tokens])
     if same < tokens:
@@ -114,6 +145,29 @@ def _check_fork(scheduler: Any, fork: Fork, input_ids: Any) -> None:
             f"{FORK}: token {same} of the request is not that of session {fork.session!r}; "
             "send the tokens that the session holds, without those that were dropped"
         )
+
+
+def _fork_by_messages(scheduler: Any, name: str, turn: ChatTurn, recv_req: Any) -> None:
+    """A fork whose list goes on from an idle session's: it reads what the session holds, and computes what is new."""
+    talk = _forked(scheduler, name)
+    if talk.busy:
+        raise WishError(f"{FORK}: session {name!r} has an unfinished turn; send the fork before it, or wait")
+    plan = _plan(scheduler, name, talk, turn, recv_req.input_ids)
+    if plan.drop or not plan.start:
+        raise WishError(
+            f"{FORK}: session {name!r} was not told a message yet, and a fork drops none; send a turn first"
+        )
+    known = talk.ids()
+    recv_req.input_ids = known + plan.ids
+    recv_req.sampling_params.custom_params[FORK] = {"session": name, "tokens": len(known)}
+
+
+def _forked(scheduler: Any, name: str) -> Conversation:
+    session = scheduler.session_controller.get(name)
+    if session is None or not session.streaming:
+        raise WishError(f"{FORK}: session {name!r} does not exist; open it, or name another one")
+    talk: Conversation = scheduler.tree_cache.session.conversation(session)
+    return talk
 
 
 def _refuse(scheduler: Any, recv_req: Any, fault: str) -> None:
@@ -200,9 +254,7 @@ HOOKS = (
 NEEDS = (
     Need(
         _SCHEDULER,
-        "tree_cache session_controller server_args spec_algorithm dllm_config enable_lora enable_hierarchical_cache"
-        " disaggregation_mode enable_priority_scheduling attn_dp_enabled model_config"
-        " tokenizer _create_generation_req",
+        "tree_cache session_controller model_config tokenizer _create_generation_req",
     ),
     Need("sglang.srt.configs.model_config.ModelConfig", "context_len vocab_size"),
     Need("sglang.srt.session.session_controller.SessionController", "sessions get"),

@@ -16,9 +16,8 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from sqreal.plugin.conversation import fork_over
 from sqreal.plugin.hooks import Need
+from sqreal.plugin.server_check import BACK_END
 from sqreal.plugin.sessions import Reader, Sessions
-
-NAME = "sidequest"
 
 
 class SessionCache(UnifiedRadixCache):  # type: ignore[misc]  # SGLang's class, untyped here
@@ -82,9 +81,9 @@ class SessionCache(UnifiedRadixCache):  # type: ignore[misc]  # SGLang's class, 
 
 def register() -> None:
     """Make the back end known by its name, once a process."""
-    if get_radix_cache_factory(NAME) is None:
+    if get_radix_cache_factory(BACK_END) is None:
         register_radix_cache_backend(
-            NAME, lambda context: create_unified_radix_cache(context, cache_class=SessionCache)
+            BACK_END, lambda context: create_unified_radix_cache(context, cache_class=SessionCache)
         )
 
 

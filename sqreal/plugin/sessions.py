@@ -16,7 +16,7 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.session.streaming_session import SessionSlot, StreamingSession, _VirtualNode
 
 from sqreal.plugin.conversation import Conversation
-from sqreal.plugin.history import Span
+from sqreal.plugin.history import Span, common_prefix
 from sqreal.plugin.wish import Fork, fork_of
 
 SHIFT = "sqreal_shift"
@@ -229,13 +229,3 @@ class Sessions(StreamingSession):  # type: ignore[misc]  # as above
         # A turn that waits may have looked at this record already; it finds an empty one.
         kv.mark_kv_released()
         kv.cache_protected_len = kv.cache_inserted_len = kv.kv_committed_len = 0
-
-
-def common_prefix(one: Any, other: Any) -> int:
-    """How many leading tokens two sequences share; the usual case, all of them, is compared as a whole."""
-    if one == other:
-        return len(one)
-    return next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-        min(len(one), len(other)),
-    )

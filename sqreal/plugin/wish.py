@@ -1,4 +1,4 @@
-"""What a request to /generate may ask of its session, in `sampling_params.custom_params`; docs/API.md describes it.
+"""What a request may ask of its session, in `sampling_params.custom_params`; docs/API.md describes it.
 
 What comes from the network is checked here: a WishError says what is wrong with which value, and what to send.
 """
@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from sqreal.plugin import chat_turn
+from sqreal.plugin.chat_turn import CHAT, ChatTurn
+from sqreal.plugin.checks import LARGEST, WishError, short, whole
 from sqreal.plugin.history import Span
 
 DROP = "sqreal_drop"
@@ -21,11 +24,6 @@ FORKED = "sqreal_forked"
 """Of a session's turn: a fork of its first n tokens will follow, so they stay readable until it came."""
 
 _MOST_SPANS = 4096
-_LARGEST = 2**31
-
-
-class WishError(Exception):
-    """A request asks for what cannot be done; nothing was done. The message goes back with status 400."""
 
 
 class Fork(NamedTuple):
@@ -42,6 +40,7 @@ class Wish(NamedTuple):
     publish: int | None = None
     forked: int | None = None
     fork: Fork | None = None
+    chat: ChatTurn | None = None
 
 
 NOTHING = Wish()
@@ -50,21 +49,24 @@ NOTHING = Wish()
 def read(params: Any, *, session: str | None, tokens: int) -> Wish:
     """Read a request's `custom_params`; `tokens`: how many it sends."""
     if not isinstance(params, Mapping) or not any(
-        params.get(key) is not None for key in (DROP, FORK, PUBLISH, FORKED)
+        params.get(key) is not None for key in (DROP, FORK, PUBLISH, FORKED, CHAT)
     ):
         return NOTHING
-    for key in (DROP, PUBLISH, FORKED):
-        if session is None and params.get(key) is not None:
+    for key in (DROP, PUBLISH, FORKED, CHAT):
+        if session is None and params.get(key) is not None and (key != CHAT or params.get(FORK) is None):
             raise WishError(f"{key}: is for a session's turn; send session_params with the session's id")
     if session is not None and params.get(FORK) is not None:
         raise WishError(
             f"{FORK}: a turn of session {session!r} forks nothing; send the fork without session_params"
         )
+    if params.get(CHAT) is not None and params.get(DROP) is not None:
+        raise WishError(f"{DROP}: a chat turn drops messages, not spans; name them in {chat_turn.DROP_MESSAGE}")
     return Wish(
         _spans(params[DROP]) if params.get(DROP) is not None else (),
         _size(PUBLISH, params.get(PUBLISH), tokens),
-        _size(FORKED, params.get(FORKED), _LARGEST),
+        _size(FORKED, params.get(FORKED), LARGEST),
         None if params.get(FORK) is None else _fork(params[FORK], tokens),
+        None if params.get(CHAT) is None else chat_turn.read(params[CHAT], tokens),
     )
 
 
@@ -82,8 +84,8 @@ def _spans(value: Any) -> tuple[Span, ...]:
         raise WishError(f"{DROP}: is not a list of at most {_MOST_SPANS} spans [start, stop]")
     spans = []
     for place, item in enumerate(value):
-        if not isinstance(item, list) or len(item) != 2 or not all(_whole(each) for each in item):
-            raise WishError(f"{DROP}[{place}]: {_short(item)} is not [start, stop] in whole numbers")
+        if not isinstance(item, list) or len(item) != 2 or not all(whole(each) for each in item):
+            raise WishError(f"{DROP}[{place}]: {short(item)} is not [start, stop] in whole numbers")
         span = Span(*item)
         if not 0 <= span.start < span.stop:
             raise WishError(
@@ -99,13 +101,13 @@ def _spans(value: Any) -> tuple[Span, ...]:
 
 def _fork(value: Any, tokens: int) -> Fork:
     if not isinstance(value, Mapping) or set(value) != {"session", "tokens"}:
-        raise WishError(f'{FORK}: {_short(value)} is not {{"session": id, "tokens": how many of its tokens}}')
+        raise WishError(f'{FORK}: {short(value)} is not {{"session": id, "tokens": how many of its tokens}}')
     name, length = value["session"], value["tokens"]
     if not isinstance(name, str) or not name:
-        raise WishError(f"{FORK}: session: {_short(name)} is not a session's id")
-    if not _whole(length) or not 0 < length < tokens:
+        raise WishError(f"{FORK}: session: {short(name)} is not a session's id")
+    if not whole(length) or not 0 < length < tokens:
         raise WishError(
-            f"{FORK}: tokens: {_short(length)} is not a whole number from 1 to {tokens - 1}; "
+            f"{FORK}: tokens: {short(length)} is not a whole number from 1 to {tokens - 1}; "
             "a fork sends the session's tokens and at least one more"
         )
     return Fork(name, length)
@@ -114,15 +116,6 @@ def _fork(value: Any, tokens: int) -> Fork:
 def _size(key: str, value: Any, most: int) -> int | None:
     if value is None:
         return None
-    if not _whole(value) or not 0 < value <= most:
-        raise WishError(f"{key}: {_short(value)} is not a whole number from 1 to {most}")
+    if not whole(value) or not 0 < value <= most:
+        raise WishError(f"{key}: {short(value)} is not a whole number from 1 to {most}")
     return int(value)
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int and abs(value) < _LARGEST
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.sqreal import byte_tokenizer
+from sqreal import byte_tokenizer
 
 Headers = dict[str, str]
 

@@ -6,17 +6,22 @@ import asyncio
 import json
 import random
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from sqreal.byte_tokenizer import write_tokenizer
 from sqreal.client import Call, Client
 from sqreal.plugin.history import History, Span, merged, whole_pages
 from sqreal.schedule import await_idle
-from sqreal.server import Server
+from sqreal.server import Server, ServerOptions, start
 from tests.sqreal.mirror import Mirror
-from tests.sqreal.reference_model import ReferenceModel
+from tests.sqreal.reference_model import ReferenceModel, write_weights
 
 POOL = 2048
 
@@ -39,6 +44,38 @@ class Served:
         await_idle(self.log)
         events = [json.loads(line) for line in self.log.read_text().splitlines()]
         return next(event for event in reversed(events) if event["ev"] == "idle")["mem"]
+
+
+PAGES = {"tiny-llama": 1, "tiny-qwen3": 16}  # tokens
+STRICT = {
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
+    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
+}
+
+
+@contextmanager
+def serving(name: str, directory: Path) -> Iterator[Served]:
+    """A server of a tiny model with weights that matter, under SGLang's own checks of its memory, which end it."""
+    model, page = write_tokenizer(write_weights(name, directory / "model")), PAGES[name]
+    options = ServerOptions(
+        model=model,
+        dtype="float32",
+        kv_capacity=POOL,
+        max_running=8,
+        context_length=POOL,
+        page_size=page,
+        chunked_prefill=64,
+        in_place=True,
+        skip_tokenizer=False,
+    )
+    log = directory / "steps.jsonl"
+    with pytest.MonkeyPatch.context() as patch:
+        for switch, value in STRICT.items():
+            patch.setenv(switch, value)
+        with start(options, step_log=log, log_path=directory / "server.log", deadline_s=900) as server:
+            yield Served(server.url, ReferenceModel(model), page, log, server)
+            server.check()
 
 
 @dataclass(frozen=True)

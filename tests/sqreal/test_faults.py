@@ -108,6 +108,20 @@ def test_serve_says_where_it_serves_and_stops_when_asked(work, tmp_path):
     assert (process.returncode, said, complained) == (0, "stopped\n", "")
 
 
+def test_serve_listens_elsewhere_only_when_told(work):
+    with sqreal(
+        *("serve", "tiny-llama", "--kv-capacity", "4096", "--port", str(free_port()), "--host", "0.0.0.0"),
+        work=work,
+        fake="serve",
+    ) as process:
+        assert " at http://127.0.0.1:" in process.stdout.readline()
+        assert process.stdout.readline().startswith("- who reaches 0.0.0.0 may use it: there is no password")
+        commands = [command_of(pid) for pid in servers_in(work)]
+        assert any("--host 0.0.0.0" in " ".join(words) for words in commands), commands
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+
 def test_a_served_server_that_dies_is_an_error_with_its_last_words(work):
     with sqreal(
         "serve", "tiny-llama", "--kv-capacity", "4096", "--port", str(free_port()), work=work, fake="serve"
@@ -127,6 +141,11 @@ def test_a_served_server_that_dies_is_an_error_with_its_last_words(work):
         (("serve", "/no/model", "--kv-capacity", "64"), 2, "/no/model/config.json: cannot be read"),
         (("serve", "tiny-llama", "--kv-capacity", "64", "--step-log", "{here}"), 2, "exists already"),
         (("serve", "tiny-llama", "--kv-capacity", "64", "--port", "{taken}"), 1, "cannot be used"),
+        (
+            ("serve", "tiny-llama", "--kv-capacity", "64", "--", "--host=::"),
+            2,
+            "--host=::: is an option of sqreal serve",
+        ),
         (("run", "{scenario}", "--set", "model=/no/model/config.json"), 2, "/no/model/config.json"),
         (
             ("run", "{scenario}", "--url", "http://127.0.0.1:{closed}"),

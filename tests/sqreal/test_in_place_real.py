@@ -2,54 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import json
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from sqreal.byte_tokenizer import BEGIN, END, encode
 from sqreal.client import Call, Client
 from sqreal.plugin.history import Span
-from sqreal.server import ServerOptions, start
 
 pytest.importorskip("torch")
 
-from tests.sqreal.reference_model import ReferenceModel, write_weights
-from tests.sqreal.session_agent import POOL, Agent, Served, Step, drive
+from tests.sqreal.chat_agent import CHAT_REFUSED, PAGES, ChatAgent, chatted, message, rendered, token_turn
+from tests.sqreal.readme import blocks
+from tests.sqreal.session_agent import Agent, Step, drive, serving
 
 pytestmark = pytest.mark.real
-
-SERVERS = {"tiny-llama": 1, "tiny-qwen3": 16}  # page size
-STRICT = {
-    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
-    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
-    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
-}
 
 
 @pytest.fixture(scope="module", params=["tiny-llama", pytest.param("tiny-qwen3", marks=pytest.mark.long)])
 def served(request, tmp_path_factory):
-    directory = tmp_path_factory.mktemp(request.param)
-    model, page = write_weights(request.param, directory / "model"), SERVERS[request.param]
-    options = ServerOptions(
-        model=model,
-        dtype="float32",
-        kv_capacity=POOL,
-        max_running=8,
-        context_length=POOL,
-        page_size=page,
-        chunked_prefill=64,
-        in_place=True,
-    )
-    log = directory / "steps.jsonl"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in STRICT.items():
-            patch.setenv(name, value)
-        with start(options, step_log=log, log_path=directory / "server.log", deadline_s=900) as server:
-            yield Served(server.url, ReferenceModel(model), page, log, server)
-            server.check()  # its own memory checks end it
+    with serving(request.param, tmp_path_factory.mktemp(request.param)) as found:
+        yield found
 
 
 STEPS = st.builds(
@@ -190,3 +171,128 @@ def test_what_a_drop_costs(served):
         assert answer.meta["prompt_tokens"] - 64 == len(whole) - 192 + 20
 
     alone(served, test)
+
+
+def test_a_tool_response_dropped_by_its_message_is_gone_as_by_its_tokens(served):
+    """The same conversation by tokens through /generate: the same answers, the same counts; nothing behind is computed."""
+
+    async def test(client: Client, agent: ChatAgent):
+        answer = await agent.turn(message("user", "Go on."), drop_message={"6": [3]})
+        other = served.name()
+        await client.open_session(other)
+        span = agent.span(3)
+        for number, ids in enumerate(agent.told):
+            asks = {"sqreal_drop": [span]} if number == 3 else {}
+            by_tokens = await token_turn(client, served.name(), other, ids, asks)
+            said = agent.answers[number]
+            assert said.text == by_tokens.text
+            assert said.usage["prompt_tokens"] == by_tokens.meta["prompt_tokens"]
+            if number:  # the first prompt is in the tree by now
+                cached = said.usage["prompt_tokens_details"]["cached_tokens"]
+                assert cached == by_tokens.meta["cached_tokens"]
+        await client.close_session(other)
+        gone = (span[1] // served.page - -(-span[0] // served.page)) * served.page
+        assert answer.usage["prompt_tokens"] == sum(map(len, agent.told)) + 3 * agent.out - gone
+        computed = answer.usage["prompt_tokens"] - answer.usage["prompt_tokens_details"]["cached_tokens"]
+        assert computed == len(agent.told[3]) + 1
+        again = await agent.turn(message("user", "And now?"), drop_message={"6": [3], "8": [5]})
+        assert again.usage["prompt_tokens"] < answer.usage["prompt_tokens"]
+
+    chatted(served, test)
+
+
+def test_an_answer_that_a_stop_token_ended_is_not_closed_twice(served):
+    """Any token stops here: of an answer one is said, and the template's end of message is taken for that one."""
+
+    async def test(client: Client, agent: ChatAgent):
+        before = agent.answers[-1].usage["prompt_tokens"] + agent.out
+        ends = {"ignore_eos": False, "stop_token_ids": list(range(512))}
+        stopped = await agent.turn(message("user", "Go on."), **ends)
+        assert stopped.usage["completion_tokens"] == 1
+        new = len(agent.told[-1])
+        assert stopped.usage["prompt_tokens"] == before + new
+        then = await agent.turn(message("user", "Go on."))
+        assert then.usage["prompt_tokens"] == before + new + 1 + new - 1
+
+    chatted(served, test)
+
+
+def test_a_fork_by_messages_reads_what_the_session_holds(served):
+    """Behind a drop: the list still has what went, the fork has not; and its session goes on as if it had not been."""
+
+    async def test(client: Client, agent: ChatAgent):
+        before = await agent.turn(message("user", "Go on."), drop_message={"6": [3]})
+        asks = {"session_params": None, "custom_params": {"sqreal_fork": {"session": agent.session}}}
+        new = message("user", "Which of these are stale?")
+        fork = await agent.post([*agent.messages, new], **asks)
+        held = before.usage["prompt_tokens"] + agent.out
+        mine = [END, *encode("\n"), *rendered(new), BEGIN, *encode("assistant\n")]
+        assert fork.usage["prompt_tokens"] == held + len(mine)
+        cached = fork.usage["prompt_tokens_details"]["cached_tokens"]
+        assert cached == (held - 1) // served.page * served.page
+        assert (await agent.turn(new)).text == fork.text
+        edited = [message("system", "Who?"), *agent.messages[1:], new]
+        assert "message 0 is not as session" in await agent.refusal(edited, **asks)
+        asks["custom_params"] = {"sqreal_fork": {"session": "nobody"}}
+        assert "session 'nobody' does not exist" in await agent.refusal([*agent.messages, new], **asks)
+
+    chatted(served, test)
+
+
+def test_a_turn_that_was_cut_off_may_be_sent_again(served):
+    """It was aborted; the same list does, and so does the same drop, which was done already."""
+
+    async def test(client: Client, agent: ChatAgent):
+        new, drop = message("user", "Go on."), {"6": [3]}
+        assert '"finish_reason":"abort"' in await agent.cut_off(new, drop_message=drop)
+        again = await agent.turn(new, drop_message=drop)
+        start, stop = agent.span(3)
+        gone = (stop // served.page - -(-start // served.page)) * served.page
+        assert again.usage["prompt_tokens"] == sum(map(len, agent.told)) + 3 * agent.out - gone
+
+    chatted(served, test)
+
+
+def test_messages_that_do_not_go_on_or_cannot_go_are_refused_by_name(served):
+    async def test(client: Client, agent: ChatAgent):
+        new = message("user", "Go on.")
+        for fields, says in CHAT_REFUSED:
+            assert re.search(says, await agent.refusal([*agent.messages, new], **fields)), says
+        edited = [*agent.messages, new]
+        edited[3] = message("tool", PAGES[0].upper())
+        assert "message 3 is not as session" in await agent.refusal(edited)
+        edited = [*agent.messages, new]
+        edited[6] = message("assistant", "Something else entirely.")
+        assert "message 6 is not what session" in await agent.refusal(edited)
+        said = await agent.refusal(agent.messages[:-1])
+        assert "was told messages 0 to 5 and has answered" in said
+        other = [message("user", "Who is there? " * 3)]
+        assert "message 0 is not as session" in await agent.refusal(other)
+        await agent.turn(new, drop_message={"6": [3]})
+        said = await agent.refusal([*agent.messages, new], drop_message={"8": [3]})
+        assert "message 3 is gone already, after message 6" in said
+        await token_turn(client, served.name(), agent.session, [9, 8, 7], {})
+        assert "was told tokens through /generate" in await agent.refusal([*agent.messages, new])
+
+    chatted(served, test)
+
+
+def test_what_readme_says_of_sessions_works_as_it_stands(served):
+    """Its shell block and its Python block, on this server; the counts are those that stand beside the commands."""
+    here = ("http://127.0.0.1:30000", served.url)
+    section = "In-place eviction in your own SGLang"
+    shell = next(text for text in blocks(section) if text.startswith("post()"))
+    done = subprocess.run(["bash", "-ec", shell.replace(*here)], capture_output=True, text=True, check=True)
+    counts = [
+        (meta["prompt_tokens"], meta["cached_tokens"])
+        for meta in (json.loads(line)["meta_info"] for line in done.stdout.splitlines() if "meta_info" in line)
+    ]
+    if served.page == 1:
+        assert counts[2:] == [(14, 12), (5, 4)]
+    [python] = blocks(section, "python")
+    done = subprocess.run(
+        [sys.executable, "-c", python.replace(*here)], capture_output=True, text=True, check=True
+    )
+    usage = ast.literal_eval(done.stdout)
+    assert usage["prompt_tokens"] <= 122 + (0 if served.page == 1 else 28)  # without the response of 188 tokens
+    served.server.check()

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from sqreal.byte_tokenizer import decode, encode, write_tokenizer
 from sqreal.cli import SCHEDULE
 from sqreal.errors import ServerError
 from sqreal.live_text import live_text
@@ -20,7 +21,6 @@ from sqsim.errors import ScenarioError
 from sqsim.metrics import metrics
 from sqsim.record import read_record, write_record
 from sqsim.simulate import simulate
-from tests.sqreal.byte_tokenizer import decode, encode, write_tokenizer
 from tests.sqreal.fake_server import FakeServer
 from tests.sqreal.replays import ACCOUNTED, EVICTED, on, rows, scenario
 from tests.sqsim.tasks import CARRIES, chain
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path):
 
 
 def test_a_tokenizer_that_cannot_say_the_phrase_is_refused_by_name(monkeypatch):
-    monkeypatch.setattr("tests.sqreal.byte_tokenizer.encode", lambda text: [])
+    monkeypatch.setattr("sqreal.byte_tokenizer.encode", lambda text: [])
     with (
         FakeServer(tokenizer=True).running() as server,
         attach(server.url) as attached,

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sqreal.plugin.checks import WishError
 from sqreal.plugin.history import History, Span, merged, whole_pages
-from sqreal.plugin.wish import NOTHING, Fork, Wish, WishError, read
+from sqreal.plugin.wish import NOTHING, Fork, Wish, read
 
 
 def test_what_may_be_asked():
@@ -26,6 +27,9 @@ def test_what_may_be_asked():
         ({"sqreal_drop": [[1, 2]]}, None, "sqreal_drop: is for a session's turn"),
         ({"sqreal_publish": 2}, None, "sqreal_publish: is for a session's turn"),
         ({"sqreal_fork": {"session": "t", "tokens": 2}}, "s", "a turn of session 's' forks nothing"),
+        ({"sqreal_chat": {}}, None, "sqreal_chat: is for a session's turn"),
+        ({"sqreal_chat": {}, "sqreal_drop": [[1, 2]]}, "s", "a chat turn drops messages, not spans"),
+        ({"sqreal_chat": {}}, "s", "sqreal_chat: is written by the server"),
         ({"sqreal_drop": "all"}, "s", "is not a list"),
         ({"sqreal_drop": [[1, 2]] * 5000}, "s", "at most 4096"),
         ({"sqreal_drop": [[1, 2], 7]}, "s", r"sqreal_drop\[1\]: 7 is not \[start, stop\]"),

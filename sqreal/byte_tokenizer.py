@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-FIRST, END = 3, 2
+FIRST, BEGIN, END = 3, 1, 2
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<begin>{{ message.role }}\n{{ message.content }}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}<begin>assistant\n{% endif %}"
+)
+"""Messages between special tokens, as ChatML has them: a border between two is one between tokens."""
+
 _SHOWN = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that byte-level BPE writes as themselves
 _NAMES = {byte: chr(byte) for byte in _SHOWN} | {
     byte: chr(256 + place) for place, byte in enumerate(byte for byte in range(256) if byte not in _SHOWN)
@@ -21,7 +27,7 @@ def decode(ids: list[int]) -> str:
 
 
 def write_tokenizer(directory: Path) -> Path:
-    """Write tokenizer.json and what transformers wants beside it."""
+    """Write tokenizer.json and what transformers wants beside it, a chat template included."""
     special = ["<pad>", "<begin>", "<end>"]
     vocab = {text: token for token, text in enumerate(special)}
     vocab |= {name: FIRST + byte for byte, name in _NAMES.items()}
@@ -45,9 +51,12 @@ def write_tokenizer(directory: Path) -> Path:
         "decoder": level,
         "model": {"type": "BPE", "vocab": vocab, "merges": []},
     }
-    (directory / "tokenizer.json").write_text(json.dumps(content))
+    (directory / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     names = dict(zip(("pad_token", "bos_token", "eos_token"), special, strict=True))
     (directory / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **names})
+        json.dumps(
+            {"tokenizer_class": "PreTrainedTokenizerFast", **names, "chat_template": CHAT_TEMPLATE}, indent=1
+        ),
+        encoding="utf-8",
     )
     return directory
