@@ -8,63 +8,37 @@ import re
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from sqreal.client import Call, Client
 from sqreal.plugin.history import Span
-from sqreal.server import ServerOptions, start
 
 pytest.importorskip("torch")
 
 from tests.sqreal.reference_model import ReferenceModel, write_weights
-from tests.sqreal.session_agent import POOL, Agent, Served, Step, drive
+from tests.sqreal.session_agent import Agent, Step, drive
+from tests.sqreal.session_schedules import schedules
+from tests.sqreal.session_server import serving
 
 pytestmark = pytest.mark.real
 
-SERVERS = {"tiny-llama": 1, "tiny-qwen3": 16}  # page size
-STRICT = {
-    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
-    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
-    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
+SERVERS = {  # model, page size, core of the radix tree
+    "llama-page1": ("tiny-llama", 1, "rust"),
+    "qwen3-page16": ("tiny-qwen3", 16, "rust"),
+    "llama-page16-python": ("tiny-llama", 16, "python"),
 }
+EVERY = ["llama-page1", *(pytest.param(name, marks=pytest.mark.long) for name in list(SERVERS)[1:])]
 
 
-@pytest.fixture(scope="module", params=["tiny-llama", pytest.param("tiny-qwen3", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=EVERY)
 def served(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(request.param)
-    model, page = write_weights(request.param, directory / "model"), SERVERS[request.param]
-    options = ServerOptions(
-        model=model,
-        dtype="float32",
-        kv_capacity=POOL,
-        max_running=8,
-        context_length=POOL,
-        page_size=page,
-        chunked_prefill=64,
-        in_place=True,
-    )
-    log = directory / "steps.jsonl"
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in STRICT.items():
-            patch.setenv(name, value)
-        with start(options, step_log=log, log_path=directory / "server.log", deadline_s=900) as server:
-            yield Served(server.url, ReferenceModel(model), page, log, server)
-            server.check()  # its own memory checks end it
+    name, page, core = SERVERS[request.param]
+    model = write_weights(name, directory / "model")
+    with serving(model, ReferenceModel(model), directory=directory, page=page, core=core) as server:
+        yield server
 
 
-STEPS = st.builds(
-    Step,
-    new=st.integers(1, 40),
-    out=st.integers(1, 6),
-    drop=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=2).map(tuple),
-    fork=st.sampled_from([None, None, "with", "first"]),
-    fork_out=st.integers(1, 12),
-    abort=st.sampled_from([False] * 7 + [True]),
-    squeeze=st.sampled_from([False] * 9 + [True]),
-)
-SCHEDULES = st.lists(st.lists(STEPS, min_size=5, max_size=20), min_size=1, max_size=2)
-
-
+SCHEDULES = schedules(most_new=40)
 EXAMPLES = int(os.environ.get("SQREAL_SCHEDULES", "3"))
 
 
