@@ -44,8 +44,11 @@ test: test-quick test-real test-kernels  ## all tests but the long ones, those o
 test-quick: install  ## those that need no real SGLang, on all cores
 	$(BIN)/python -m pytest -n auto -m 'not long and not gpu and not real and not kernels' --ignore=tests/sqkernels
 
-test-real: real-$(DEVICE)  ## those on a real SGLang, one after the other: a server wants the machine to itself
-	$(BIN)/python -m pytest -m 'real and not long and not gpu' --ignore=tests/sqkernels
+# A server on a CPU keeps one core busy (OMP_NUM_THREADS=1); a GPU holds one server at a time. Files and classes stay
+# together, for they share servers.
+SERVERS := -n $(if $(filter gpu,$(DEVICE)),0,2) --dist=loadscope
+test-real: real-$(DEVICE)  ## those on a real SGLang, two servers at a time on a CPU
+	$(BIN)/python -m pytest $(SERVERS) -m 'real and not long and not gpu' --ignore=tests/sqkernels
 
 test-kernels: real-$(DEVICE) compile-kernels  ## those of the Triton kernels, without a GPU: compiled, interpreted
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto -m 'kernels and not long and not gpu' tests/sqkernels
@@ -62,7 +65,7 @@ $(VENV)/triton-%/installed: | real-$(DEVICE)
 test-long: real-$(DEVICE)  ## the long ones, those on a real SGLang and on a local Ray included
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cluster]'
 	$(BIN)/python -m pytest -n auto -m 'long and not gpu and not real'
-	$(BIN)/python -m pytest -m 'long and not gpu and real'
+	$(BIN)/python -m pytest $(SERVERS) -m 'long and not gpu and real'
 
 browser:  ## Debian's Chromium, in which tests open the pages (as root; without one they are skipped, and say so)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }

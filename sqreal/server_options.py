@@ -86,6 +86,7 @@ class ServerOptions:
             "skip-tokenizer-init": self.skip_tokenizer,
             "enable-metrics": True,
             "enable-cache-report": True,
+            "sleep-on-idle": self.device == "cpu",  # else an idle scheduler keeps a core from those who work
             "skip-server-warmup": True,  # warming up is the client's, so that it can be kept out of what is measured
         }
         given = [

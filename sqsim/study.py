@@ -16,6 +16,7 @@ from typing import Any
 from sqsim.errors import InputError, RecordError, RunError, SqsimError
 from sqsim.labels import labels
 from sqsim.metrics import metrics, regret_tokens
+from sqsim.points import content_key
 from sqsim.record import RunRecord, check_place, whole_directory, write_record
 from sqsim.scenario import Scenario
 from sqsim.simulate import simulate
@@ -47,14 +48,9 @@ def run_study(
     study = Study(file)
     study.points(study.panels)  # what is wrong with any of them is said before the first one runs
     with whole_directory(directory, overwrite) as fresh:
-        filled = [_filled(panel, study) for panel in study.panels]
+        filled = _fill(study, jobs)
         points = study.points(filled)
-        done: dict[int, _Done] = {}
-        for index, result in Workers(jobs).each(partial(_run, fresh), points, progress):
-            if isinstance(result, SqsimError):
-                raise _named(points[index], result) from result
-            done[index] = result
-        content = _content(study.file, filled, points, [done[index] for index in range(len(points))])
+        content = _content(study.file, filled, points, _run_points(points, fresh, jobs, progress))
         text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
         (fresh / "study.json").write_text(text)
     return directory / "study.json"
@@ -70,10 +66,36 @@ def _make_room(directory: Path, overwrite: bool) -> None:
         raise RecordError(f"{directory}: holds a study; choose another --output-dir, or add --overwrite")
 
 
-def _filled(panel: PanelFile, study: Study) -> PanelFile:
-    """The panel with the capacity that its `fill` asks for: bisection on a peak that falls as capacity grows."""
-    if panel.fill is None:
-        return panel
+def _fill(study: Study, jobs: int) -> list[PanelFile]:
+    """The panels, each with the capacity that its `fill` asks for."""
+    panels = list(study.panels)
+    asked = [index for index, panel in enumerate(panels) if panel.fill is not None]
+    for place, result in Workers(jobs).each(_filled, [(study, panels[index]) for index in asked]):
+        if isinstance(result, SqsimError):
+            raise result
+        panels[asked[place]] = result
+    return panels
+
+
+def _run_points(points: list[Point], directory: Path, jobs: int, progress: Progress | None) -> list[_Done]:
+    """What each point's run gave. Points of several panels that ask for the same run share it."""
+    shared: dict[str, list[int]] = {}
+    for index, point in enumerate(points):
+        shared.setdefault(content_key(point.scenario), []).append(index)
+    groups = list(shared.values())
+    runs = [[points[index] for index in group] for group in groups]
+    done: dict[int, _Done] = {}
+    for place, result in Workers(jobs).each(partial(_run, directory), runs, progress):
+        if isinstance(result, SqsimError):
+            raise _named(runs[place][0], result) from result
+        done |= dict.fromkeys(groups[place], result)
+    return [done[index] for index in range(len(points))]
+
+
+def _filled(asked: tuple[Study, PanelFile]) -> PanelFile:
+    """The panel with the capacity that it asks for: bisection on a peak that falls as capacity grows."""
+    study, panel = asked
+    assert panel.fill is not None, "only those that ask"
     index = study.index[panel.id]
     at = [(key, value, ("panels", index, "fill", "at", key)) for key, value in panel.fill.at.items()]
     changes = [*study.variant(panel.fill.variant), *at]
@@ -109,10 +131,12 @@ def _filled(panel: PanelFile, study: Study) -> PanelFile:
     return panel.model_copy(update={"set": {**panel.set, "engine.kv_capacity": best}})
 
 
-def _run(directory: Path, point: Point) -> _Done:
-    record = simulate(point.scenario)
-    if point.kept is not None:
-        write_record(record, directory / point.kept)
+def _run(directory: Path, points: list[Point]) -> _Done:
+    """Run the one scenario of these points."""
+    record = simulate(points[0].scenario)
+    for point in points:
+        if point.kept is not None:
+            write_record(record, directory / point.kept)
     nothing = record.engine.slice(0, 0)
     held = RunRecord(run=record.run, tasks=record.tasks, turns=record.turns, engine=nothing)
     return _Done(metrics(record), held)

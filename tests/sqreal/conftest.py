@@ -1,4 +1,4 @@
-"""Tests marked `real` run one after the other in one process, or are skipped aloud; one server serves those that can share it."""
+"""Tests marked `real` are skipped aloud without SGLang; those that can share a server follow one another."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ def pytest_collection_modifyitems(items):
     except InstallError as error:
         missing = str(error)
     for item in items:
-        if item.get_closest_marker("real"):
-            # Two servers at a time are more than a small machine holds: one worker has them all.
-            item.add_marker(pytest.mark.xdist_group("real"))
-            if missing:
-                item.add_marker(pytest.mark.skip(reason=f"needs a real SGLang: {missing}"))
+        if missing and item.get_closest_marker("real"):
+            item.add_marker(pytest.mark.skip(reason=f"needs a real SGLang: {missing}"))
     result = yield
     # However the order was drawn, tests that share a server follow one another: each change of server costs its start.
     at = [index for index, item in enumerate(items) if "served" in getattr(item, "fixturenames", ())]

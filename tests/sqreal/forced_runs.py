@@ -131,7 +131,7 @@ async def _run(
             (await http.post("/open_session", json=body)).raise_for_status()
         t0 = time.monotonic()
         done = {ask.rid: asyncio.get_running_loop().create_future() for ask in asks}
-        aborting = [asyncio.create_task(_abort(http, rid, t0 + at)) for rid, at in aborts.items()]
+        aborting = [asyncio.create_task(_abort(http, rid, t0 + at, done[rid])) for rid, at in aborts.items()]
         answers = dict(await asyncio.gather(*(_one(http, ask, t0, done) for ask in asks)))
         await asyncio.gather(*aborting)
         for session in sessions:
@@ -161,9 +161,12 @@ async def _run(
     return Outcome(answers, schedule)
 
 
-async def _abort(http: httpx.AsyncClient, rid: str, when: float) -> None:
+async def _abort(http: httpx.AsyncClient, rid: str, when: float, done: asyncio.Future[None]) -> None:
+    """Abort a request until it has ended: one that a busy machine has not even received yet is none to abort."""
     await asyncio.sleep(max(0.0, when - time.monotonic()))
-    (await http.post("/abort_request", json={"rid": rid})).raise_for_status()
+    while not done.done():
+        (await http.post("/abort_request", json={"rid": rid})).raise_for_status()
+        await asyncio.wait([done], timeout=0.2)
 
 
 async def _one(

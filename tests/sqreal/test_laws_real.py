@@ -16,41 +16,53 @@ from tests.sqreal.replays import POLICIES
 
 pytestmark = pytest.mark.real
 
-SERVERS = [
-    pytest.param(each, id=str(each), marks=() if each in PAIRWISE else pytest.mark.long)
-    for each in (*MATRIX, *SESSIONS)
-]
-
-
 QUIET_TASKS = {"tiny-llama": 20, "tiny-gpt-oss": 10}
 """A token of gpt-oss takes a CPU three times as long; the committed matrix has 20 of each."""
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def served(request, tmp_path_factory):
-    configuration: Configuration = request.param
-    with configuration.server(tmp_path_factory.mktemp(str(configuration))) as server:
-        yield configuration, server
+def servers(model: str):
+    """A fixture of one class: its servers, one after the other."""
+    params = [
+        pytest.param(each, id=str(each), marks=() if each in PAIRWISE else pytest.mark.long)
+        for each in (*MATRIX, *SESSIONS)
+        if each.model == model
+    ]
+
+    @pytest.fixture(scope="class", params=params)
+    @classmethod
+    def served(cls, request, tmp_path_factory):
+        configuration: Configuration = request.param
+        with configuration.server(tmp_path_factory.mktemp(str(configuration))) as server:
+            yield configuration, server
+
+    return served
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_uncontended_every_turn_accounts_for_the_same_tokens(served, tmp_path, policy):
-    count = QUIET_TASKS[served[0].model]
-    found = quiet(*served, policy, tmp_path, count)
-    assert found.differences == []
-    assert found.tasks == count
-    assert found.cached_tokens > 0
-    assert (found.aux > 0) == (policy == "sidequest")
-    assert (found.evictions > 0) == (policy != "none")
-    if served[0].chunk < 8192:
-        assert found.prefill_chunks > found.turns
+class Laws:
+    def test_uncontended_every_turn_accounts_for_the_same_tokens(self, served, tmp_path, policy):
+        count = QUIET_TASKS[served[0].model]
+        found = quiet(*served, policy, tmp_path, count)
+        assert found.differences == []
+        assert found.tasks == count
+        assert found.cached_tokens > 0
+        assert (found.aux > 0) == (policy == "sidequest")
+        assert (found.evictions > 0) == (policy != "none")
+        if served[0].chunk < 8192:
+            assert found.prefill_chunks > found.turns
+
+    def test_contended_every_batch_is_the_same(self, served, tmp_path, policy):
+        found = crowded(*served, policy, tmp_path)
+        assert found.differences == []
+        assert found.queued_steps > 0
+        assert found.reclaimed_tokens > 0
+        assert (found.released_sessions > 0) == (served[0].cache == "session")
+        assert found.retractions > 0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_contended_every_batch_is_the_same(served, tmp_path, policy):
-    found = crowded(*served, policy, tmp_path)
-    assert found.differences == []
-    assert found.queued_steps > 0
-    assert found.reclaimed_tokens > 0
-    assert (found.released_sessions > 0) == (served[0].cache == "session")
-    assert found.retractions > 0
+class TestLlama(Laws):
+    served = servers("tiny-llama")
+
+
+class TestGptOss(Laws):
+    served = servers("tiny-gpt-oss")

@@ -79,6 +79,7 @@ def test_a_scenario_says_every_flag(tmp_path):
             "random-seed": "5",
             "attention-backend": "torch_native",
             "skip-tokenizer-init": True,
+            "sleep-on-idle": True,
             "skip-server-warmup": True,
             "enable-metrics": True,
         }.items()

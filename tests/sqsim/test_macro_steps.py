@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from sqsim.models.stretch import StretchingScheduler
@@ -169,10 +169,17 @@ def test_alike_rounds_at_once_equal_single_rounds(tmp_path_factory, data):
 
 
 @pytest.mark.long
-@settings(max_examples=10_000)
-@given(st.data())
-def test_alike_rounds_at_once_equal_single_rounds_in_many_runs(tmp_path_factory, data):
-    held_both_ways(tmp_path_factory, data, {"max_tasks": 10})
+@pytest.mark.parametrize("part", range(20))
+def test_alike_rounds_at_once_equal_single_rounds_in_ten_thousand_runs(tmp_path_factory, part):
+    """In parts, which the cores share."""
+
+    @seed(part)
+    @settings(max_examples=500, database=None)
+    @given(st.data())
+    def hold(data):
+        held_both_ways(tmp_path_factory, data, {"max_tasks": 10})
+
+    hold()
 
 
 def check_close(at_once: RunRecord, step_by_step: RunRecord) -> None:

@@ -91,6 +91,19 @@ def test_regret_is_against_the_oracle_at_the_same_load(tmp_path):
     )  # that panel has no oracle
 
 
+def test_points_that_are_the_same_run_share_it(tmp_path, monkeypatch):
+    study = folder(
+        tmp_path, STUDY.replace("policy.k: [1, 4]", "policy.k: [2, 4]")
+    )  # K = 2 is in the first panel too
+    begun = []
+    monkeypatch.setattr("sqsim.study.simulate", lambda scenario: begun.append(scenario) or simulate(scenario))
+    run_study(study, tmp_path / "out", jobs=1, overwrite=False)
+    assert len(begun) == 6 + 1
+    found = points(tmp_path / "out")
+    first, again = found["load", "sidequest / in_place", 3, 2], found["k", "sidequest / in_place", 3, 2]
+    assert first["metrics"] | {"regret_tokens": None} == again["metrics"]
+
+
 def test_workers_change_nothing_but_the_time(tmp_path):
     study = folder(tmp_path)
     for jobs in (1, 2):
