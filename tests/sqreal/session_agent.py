@@ -95,7 +95,8 @@ class Agent:
         for resident in reversed(merged([each for each in pages if each is not None])):
             self.mirror.drop(*self.history.told(resident))
             self.history.drop(resident)
-            self.kv -= resident.tokens
+            if self.kv:
+                self.kv -= resident.tokens
             self.done["dropped"] += resident.tokens
 
     async def turn(self, step: Step, number: int) -> None:
@@ -107,6 +108,8 @@ class Agent:
         ready = self.ready()
         self.done["deferred"] += len(set(spans) - set(ready))
         self.drop(ready)
+        if ready and not self.kv:
+            self.mirror.lost()  # there is no row to be cut: it is computed without them, from position 0
         new, rid = self.ids(number, step.new), self.served.name()
         # Where the row may be lost, what waits may go or not: a fork could not know what it has to repeat.
         forks = bool(step.fork) and not (self.squeezed and self.waiting)
