@@ -95,7 +95,7 @@ def test_laws_are_numbered_and_their_tests_exist():
     for file, name in re.findall(r"`([\w/]+\.py)::(\w+)`", page):
         (found,) = (path for room in ("sqsim", "sqreal") if (path := ROOT / "tests" / room / file).exists())
         tree = ast.parse(found.read_text(encoding="utf-8"))
-        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, name
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, name
     cited = {
         int(n) for path in SOURCES for n in re.findall(r"\b[Ll]aw (\d+)", path.read_text(encoding="utf-8"))
     }
