@@ -6,7 +6,7 @@ environment asks for something:
 * `SQREAL_IN_PLACE=1`, with `--radix-cache-backend sidequest --enable-streaming-session`: sessions whose KV is cut in
   place, forked, and released while idle (in_place.py; docs/API.md is for its users);
 * `SQREAL_FORCE_TOKENS=1`: a request that carries `sampling_params.custom_params = {"sqreal_force": [ids],
-  "sqreal_n_in": n}` produces exactly these tokens (forced_tokens.py);
+  "sqreal_n_in": n}` produces exactly these tokens, and `return_logprob` tells how likely they were (forced_tokens.py);
 * `SQREAL_STEP_LOG=PATH`: every scheduling decision is written to PATH, which must not exist (step_log.py);
 * `SQREAL_CPU_ATTENTION=1`: attention with sinks and sliding windows on a CPU (cpu_attention.py);
 * `SQREAL_SPREAD_ROUTER=1`: random weights whose router uses all experts (spread_router.py).

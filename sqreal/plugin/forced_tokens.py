@@ -44,8 +44,6 @@ def arrived(original: Callable[..., None], scheduler: Any, req: Any, *args: Any,
             vocabulary=scheduler.model_config.vocab_size,
             stops=set() if req.sampling_params.ignore_eos else _stops(req),
         )
-        if fault is None and req.return_logprob:
-            fault = "the log-probabilities would be those of the sampled tokens; leave out return_logprob"
         if fault is not None:
             del params[FORCE]  # it still takes one step, on its way out
             req.set_finish_with_abort(f"{FORCE}: {fault}")
@@ -117,20 +115,53 @@ def batch_made(original: Callable[..., Any], cls: type, batch: Any, *args: Any, 
     return forward_batch
 
 
-def sampled(original: Callable[..., Any], runner: Any, logits_output: Any, forward_batch: Any) -> Any:
-    """Tokens were sampled: put the forced ones in their place."""
-    import torch  # noqa: PLC0415 - as above
+class Sampling:
+    """Puts forced tokens in the place of the sampled ones, and has `return_logprob` tell of them."""
 
-    tokens = original(runner, logits_output, forward_batch)
-    forced = getattr(forward_batch, _ATTACHED, None)
-    if forced is None:
-        return tokens
-    if tokens.shape != forced.shape:
-        raise PluginError(
-            f"{tuple(tokens.shape)} tokens sampled for {len(forced)} rows; padded batches are not supported"
-        )
-    forced = forced.to(tokens.device, non_blocking=True)
-    return torch.where(forced < 0, tokens, forced.to(tokens.dtype))
+    def __init__(self) -> None:
+        self._forced: Any = None  # of the step that is being sampled; one thread samples, a step at a time
+
+    def hooks(self) -> list[Hook]:
+        """The methods of SGLang that are wrapped."""
+        return [
+            Hook(
+                "sglang.srt.model_executor.model_runner.ModelRunner.sample",
+                "self logits_output forward_batch",
+                self.sampled,
+            ),
+            Hook(
+                "sglang.srt.layers.logprob_processor.OutputLogprobProcessor.compute_logprobs",
+                "self logprobs top_logprobs_nums token_ids_logprobs batch_next_token_ids",
+                self.scored,
+            ),
+        ]
+
+    def sampled(self, original: Callable[..., Any], runner: Any, logits_output: Any, forward_batch: Any) -> Any:
+        """Tokens are sampled: put the forced ones in their place."""
+        self._forced = getattr(forward_batch, _ATTACHED, None)
+        try:
+            return self._replaced(original(runner, logits_output, forward_batch))
+        finally:
+            self._forced = None
+
+    def scored(
+        self, original: Callable[..., Any], processor: Any, logprobs: Any, top: Any, ids: Any, tokens: Any
+    ) -> Any:
+        """Log-probabilities of the tokens that come out, not of those that the model sampled."""
+        return original(processor, logprobs, top, ids, self._replaced(tokens))
+
+    def _replaced(self, tokens: Any) -> Any:
+        import torch  # noqa: PLC0415 - as above
+
+        forced = self._forced
+        if forced is None:
+            return tokens
+        if tokens.shape != forced.shape:
+            raise PluginError(
+                f"{tuple(tokens.shape)} tokens sampled for {len(forced)} rows; padded batches are not supported"
+            )
+        forced = forced.to(tokens.device, non_blocking=True)
+        return torch.where(forced < 0, tokens, forced.to(tokens.dtype))
 
 
 HOOKS = (
@@ -141,9 +172,7 @@ HOOKS = (
         " spec_mrope_positions kv_loc_plan write_cols",
         batch_made,
     ),
-    Hook(
-        "sglang.srt.model_executor.model_runner.ModelRunner.sample", "self logits_output forward_batch", sampled
-    ),
+    *Sampling().hooks(),
 )
 
 NEEDS = (
@@ -151,7 +180,7 @@ NEEDS = (
     Need("sglang.srt.configs.model_config.ModelConfig", "vocab_size"),
     Need(
         "sglang.srt.managers.schedule_batch.Req",
-        "rid sampling_params origin_input_ids eos_token_ids tokenizer to_finish return_logprob set_finish_with_abort",
+        "rid sampling_params origin_input_ids eos_token_ids tokenizer to_finish set_finish_with_abort",
     ),
     Need("sglang.srt.managers.schedule_batch.ScheduleBatch", "reqs seq_lens_cpu"),
     Need(

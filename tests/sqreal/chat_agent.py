@@ -11,7 +11,7 @@ import httpx
 
 from sqreal.byte_tokenizer import BEGIN, END, encode
 from sqreal.client import Call, Client, Generation
-from tests.sqreal.session_agent import Served
+from tests.sqreal.served import Served
 
 OUT = 6  # tokens of an answer; ignore_eos lets none end it earlier
 

@@ -78,6 +78,19 @@ class Mirror:
 
     def says(self, count: int) -> list[int]:
         """The greedy tokens of the last `count` places, each behind those that were said before it."""
+        return self._logits(count).argmax(-1).tolist()
+
+    def scores(self, count: int) -> list[float]:
+        """The log-probabilities of the last `count` tokens, each behind those that were said before it."""
+        tokens = torch.tensor([token.id for token in self.tokens[-count:]])
+        return self._logits(count).log_softmax(-1).gather(1, tokens[:, None])[:, 0].tolist()
+
+    def blind(self) -> Mirror:
+        """The same to somebody who has not noticed any drop: what a test must be able to tell from this one."""
+        tokens = [replace(token, gone=NEVER) for token in self.tokens]
+        return Mirror(self.model, tokens, stage=self.stage)
+
+    def _logits(self, count: int) -> torch.Tensor:
         stage = [token.computed if token.computed != NEVER else self.stage for token in self.tokens]
         gone = torch.tensor([token.gone for token in self.tokens])
         mask = gone[None] > torch.tensor(stage)[:, None]
@@ -85,4 +98,4 @@ class Mirror:
         logits = self.model.logits(
             [token.id for token in self.tokens], [token.position for token in self.tokens], mask
         )
-        return logits[-count - 1 : -1].argmax(-1).tolist()
+        return logits[-count - 1 : -1]

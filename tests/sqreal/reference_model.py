@@ -61,25 +61,28 @@ def write_weights(name: str, directory: Path, seed: int = 0) -> Path:
 class ReferenceModel:
     """The model of a directory that `write_weights` wrote, in float32."""
 
+    window = 0  # tokens that a sliding layer sees, its own among them; 0: there is none
+
     def __init__(self, directory: Path) -> None:
         from safetensors.torch import load_file
 
         self.config = json.loads((directory / "config.json").read_text())
-        self._weights = load_file(directory / "model.safetensors")
+        weights = load_file(directory / "model.safetensors")
+        self._weights = {name: weight.float() for name, weight in weights.items()}
 
     @torch.no_grad()
     def logits(self, ids: list[int], positions: list[int], mask: Tensor) -> Tensor:
         """Of every token; `mask[i, j]`: token i sees token j."""
         x = self._weights["model.embed_tokens.weight"][torch.tensor(ids)]
-        turned = self._rotation(torch.tensor(positions))
+        places = torch.tensor(positions)
+        turned = self._rotation(places)
         for index in range(self.config["num_hidden_layers"]):
             layer = f"model.layers.{index}."
+            seen = self._sight(index, places, mask)
             x = x + self._attention(
-                self._norm(x, f"{layer}input_layernorm"), f"{layer}self_attn.", turned, mask
+                self._norm(x, f"{layer}input_layernorm"), f"{layer}self_attn.", turned, seen
             )
-            y = self._norm(x, f"{layer}post_attention_layernorm")
-            gate, up = (y @ self._weights[f"{layer}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
-            x = x + (silu(gate) * up) @ self._weights[f"{layer}mlp.down_proj.weight"].T
+            x = x + self._mlp(self._norm(x, f"{layer}post_attention_layernorm"), f"{layer}mlp.")
         return self._norm(x, "model.norm") @ self._weights["lm_head.weight"].T
 
     def _attention(self, x: Tensor, layer: str, turned: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
@@ -87,16 +90,33 @@ class ReferenceModel:
             self.config[key] for key in ("head_dim", "num_attention_heads", "num_key_value_heads")
         )
         q, k, v = (
-            (x @ self._weights[f"{layer}{name}_proj.weight"].T).view(len(x), -1, size).transpose(0, 1)
-            for name in ("q", "k", "v")
+            self._linear(x, f"{layer}{name}_proj").view(len(x), -1, size).transpose(0, 1) for name in "qkv"
         )
         if self.config["model_type"] == "qwen3":
             q, k = self._norm(q, f"{layer}q_norm"), self._norm(k, f"{layer}k_norm")
         q, k = _turn(q, *turned), _turn(k, *turned)
         k, v = (each.repeat_interleave(heads // kv_heads, dim=0) for each in (k, v))
         scores = (q @ k.transpose(1, 2) / size**0.5).masked_fill(~mask, -torch.inf)
-        seen = scores.softmax(-1) @ v
-        return seen.transpose(0, 1).reshape(len(x), -1) @ self._weights[f"{layer}o_proj.weight"].T
+        seen = self._softmax(scores, layer) @ v
+        return self._linear(seen.transpose(0, 1).reshape(len(x), -1), f"{layer}o_proj")
+
+    def _sight(self, index: int, positions: Tensor, mask: Tensor) -> Tensor:
+        """What a layer's tokens see of what they may see."""
+        del index, positions
+        return mask
+
+    def _softmax(self, scores: Tensor, layer: str) -> Tensor:
+        del layer
+        return scores.softmax(-1)
+
+    def _mlp(self, x: Tensor, layer: str) -> Tensor:
+        gate, up = (self._linear(x, f"{layer}{name}_proj") for name in ("gate", "up"))
+        return self._linear(silu(gate) * up, f"{layer}down_proj")
+
+    def _linear(self, x: Tensor, name: str) -> Tensor:
+        y = x @ self._weights[f"{name}.weight"].T
+        bias = self._weights.get(f"{name}.bias")
+        return y if bias is None else y + bias
 
     def _norm(self, x: Tensor, name: str) -> Tensor:
         scale = (x.pow(2).mean(-1, keepdim=True) + self.config["rms_norm_eps"]).rsqrt()

@@ -12,9 +12,8 @@ import sys
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
-from sqreal.byte_tokenizer import BEGIN, END, encode
+from sqreal.byte_tokenizer import BEGIN, END, encode, write_tokenizer
 from sqreal.client import Call, Client
 from sqreal.plugin.history import Span
 
@@ -22,30 +21,31 @@ pytest.importorskip("torch")
 
 from tests.sqreal.chat_agent import CHAT_REFUSED, PAGES, ChatAgent, chatted, message, rendered, token_turn
 from tests.sqreal.readme import blocks
-from tests.sqreal.session_agent import Agent, Step, drive, serving
+from tests.sqreal.reference_model import ReferenceModel, write_weights
+from tests.sqreal.session_agent import Agent, Step, drive
+from tests.sqreal.session_schedules import schedules
+from tests.sqreal.session_server import serving
 
 pytestmark = pytest.mark.real
 
+SERVERS = {  # model, page size, core of the radix tree
+    "llama-page1": ("tiny-llama", 1, "rust"),
+    "qwen3-page16": ("tiny-qwen3", 16, "rust"),
+    "llama-page16-python": ("tiny-llama", 16, "python"),
+}
+EVERY = ["llama-page1", *(pytest.param(name, marks=pytest.mark.long) for name in list(SERVERS)[1:])]
 
-@pytest.fixture(scope="module", params=["tiny-llama", pytest.param("tiny-qwen3", marks=pytest.mark.long)])
+
+@pytest.fixture(scope="module", params=EVERY)
 def served(request, tmp_path_factory):
-    with serving(request.param, tmp_path_factory.mktemp(request.param)) as found:
-        yield found
+    directory = tmp_path_factory.mktemp(request.param)
+    name, page, core = SERVERS[request.param]
+    model = write_tokenizer(write_weights(name, directory / "model"))
+    with serving(model, ReferenceModel(model), directory=directory, page=page, core=core, chats=True) as server:
+        yield server
 
 
-STEPS = st.builds(
-    Step,
-    new=st.integers(1, 40),
-    out=st.integers(1, 6),
-    drop=st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=2).map(tuple),
-    fork=st.sampled_from([None, None, "with", "first"]),
-    fork_out=st.integers(1, 12),
-    abort=st.sampled_from([False] * 7 + [True]),
-    squeeze=st.sampled_from([False] * 9 + [True]),
-)
-SCHEDULES = st.lists(st.lists(STEPS, min_size=5, max_size=20), min_size=1, max_size=2)
-
-
+SCHEDULES = schedules(most_new=40)
 EXAMPLES = int(os.environ.get("SQREAL_SCHEDULES", "3"))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqreal.plugin.forced_tokens import FORCE, N_IN, arrived, check_server, due, fault_of
+from sqreal.plugin.forced_tokens import FORCE, N_IN, Sampling, arrived, check_server, due, fault_of
 from sqreal.plugin.hooks import PluginError
 
 STOP = 2
@@ -22,7 +22,6 @@ def request(forced=None, n_in=10, **changes):
         eos_token_ids={3},
         tokenizer=None,
         to_finish=None,
-        return_logprob=False,
     )
     req.set_finish_with_abort = lambda message: setattr(req, "to_finish", message)
     for name, value in changes.items():
@@ -137,10 +136,20 @@ def test_other_requests_pass(req):
     assert req.to_finish == before
 
 
-def test_log_probabilities_are_refused():
-    req = request([5, STOP], return_logprob=True)
-    arrived(lambda *args: None, scheduler(), req, False)
-    assert "leave out return_logprob" in req.to_finish
+def test_log_probabilities_are_those_of_the_forced_tokens():
+    """Forced and free rows of one step; a step without a forced row is left as it is."""
+    torch = pytest.importorskip("torch")
+    sampling, scored = Sampling(), []
+
+    def sample(runner, logits_output, forward_batch):
+        tokens = torch.tensor([7, 8, 9])
+        sampling.scored(lambda *args: scored.append(args[-1].tolist()), None, None, None, None, tokens)
+        return tokens
+
+    step = SimpleNamespace(sqreal_forced=torch.tensor([-1, 5, STOP]))
+    assert sampling.sampled(sample, None, None, step).tolist() == [7, 5, STOP]
+    assert sampling.sampled(sample, None, None, SimpleNamespace()).tolist() == [7, 8, 9]
+    assert scored == [[7, 5, STOP], [7, 8, 9]]
 
 
 def test_the_tokenizers_stops_count():

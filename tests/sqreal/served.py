@@ -1,0 +1,67 @@
+"""A real server with sessions in place, and what it is held against."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from sqreal.schedule import await_idle
+from sqreal.server import Server
+from tests.sqreal.reference_model import ReferenceModel
+
+POOL = 2048
+
+
+@dataclass
+class Served:
+    """A server, and what it is held against."""
+
+    url: str
+    model: ReferenceModel
+    page: int
+    log: Path
+    server: Server
+    pool: int = POOL
+    scored: bool = False  # hold log-probabilities of forced tokens against the reference's, not greedy tokens
+    differences: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list), repr=False)
+    """Of log-probabilities to the reference's: `whole`, of turns before a session's first drop, `cut`, behind it, `fork`, and
+    `blind`, of `cut` ones to a reference that has not noticed the drops."""
+    baseline: list[float] = field(
+        default_factory=list, repr=False
+    )  # of them, those of sessions that dropped nothing
+    names: Any = field(default_factory=count)
+    done: Counter = field(default_factory=Counter)
+
+    def name(self) -> str:
+        return f"x{next(self.names)}/"
+
+    def last_idle(self) -> dict[str, Any]:
+        await_idle(self.log)
+        events = [json.loads(line) for line in self.log.read_text().splitlines()]
+        return next(event for event in reversed(events) if event["ev"] == "idle")["mem"]
+
+    def check_pools(self) -> None:
+        """An idle server without sessions holds nothing but its tree, which nothing locks: free and evictable are all."""
+        self.server.check()
+        memory = self.last_idle()
+        assert memory["avail"] + memory["evictable"] == self.pool
+        if self.model.window:
+            assert memory["swa_avail"] + memory["swa_evictable"] == self.server.info.swa_capacity
+        assert memory["protected"] == 0
+        assert "sess" not in memory
+
+    def __str__(self) -> str:
+        said = str(dict(self.done))
+        for kind, off in self.differences.items():
+            if off:
+                worst = sorted(off)
+                said += (
+                    f"; {len(off)} log-probabilities, {kind}: off by {fmean(off):.2g} on average, 99 % within "
+                    f"{worst[int(0.99 * len(off))]:.2g}, all within {worst[-1]:.2g}"
+                )
+        return said

@@ -1,0 +1,66 @@
+"""Real servers with sessions in place, under SGLang's strict checks of its memory, each beside its reference model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sqreal.server import ServerOptions, start
+from tests.sqreal.reference_model import ReferenceModel
+from tests.sqreal.served import POOL, Served
+
+STRICT = {
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
+    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
+}
+
+CORES = {"rust": "RustUnifiedTreeCore", "python": "UnifiedTreeCore"}
+"""SGLang's two radix trees, by SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND, and what its log calls them."""
+
+
+@contextmanager
+def serving(
+    model: Path,
+    reference: ReferenceModel,
+    *,
+    directory: Path,
+    page: int,
+    dtype: str = "float32",
+    pool: int = POOL,
+    scored: bool = False,
+    core: str = "rust",
+    max_running: int = 8,
+    chats: bool = False,
+) -> Iterator[Served]:
+    """A server of the model with `pool` tokens of KV and context; its own checks end it where its books are wrong.
+
+    `scored`: outputs are forced. `chats`: it reads and writes text, with the model's tokenizer. `core`: of the radix tree, rust or python; that it is the one is read from its log.
+    """
+    options = ServerOptions(
+        model=model,
+        dtype=dtype,
+        kv_capacity=pool,
+        max_running=max_running,
+        context_length=pool,
+        page_size=page,
+        chunked_prefill=64,
+        in_place=True,
+        skip_tokenizer=not chats,
+    )
+    log, said = directory / "steps.jsonl", directory / "server.log"
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**STRICT, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core}.items():
+            patch.setenv(name, value)
+        with start(options, force_tokens=scored, step_log=log, log_path=said, deadline_s=900) as server:
+            tree = re.search(r"Tree Core: (\w+)", said.read_text())
+            assert tree is not None
+            assert tree[1] == CORES[core]
+            served = Served(server.url, reference, page, log, server, pool=pool, scored=scored)
+            yield served
+            server.check()
+            print(f"\n{model.parent.name}, pages of {page}, {dtype}, {core} core: {served}")  # noqa: T201

@@ -1,0 +1,109 @@
+"""Chaos on a real server: 64 clients whose requests and sessions end at random moments, on a pool that holds about ten."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from collections import Counter
+from time import monotonic
+
+import pytest
+
+pytest.importorskip("torch")
+
+from sqreal.client import Call, Client
+from tests.sqreal.chaos_agent import ChaosAgent
+from tests.sqreal.chaos_victim import SESSIONS
+from tests.sqreal.reference_model import ReferenceModel, write_weights
+from tests.sqreal.session_server import serving
+
+pytestmark = [pytest.mark.real, pytest.mark.long]
+
+SECONDS = float(os.environ.get("SQREAL_CHAOS_S", "600"))
+CLIENTS = 64
+POOL = 2048
+"""Tokens: a session holds 200 on average when it is told up to 420."""
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("chaos")
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the server wants the others
+    model = write_weights("tiny-llama", directory / "model")
+    with serving(
+        model, ReferenceModel(model), directory=directory, page=1, pool=POOL, max_running=16
+    ) as server:
+        yield server
+    torch.set_num_threads(threads)
+
+
+async def killed(crowded, client: Client, number: int, draw: random.Random) -> Counter[str]:
+    """Start a client process, kill it at work, and close the sessions that it left behind."""
+    name = f"victim{number}-"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.sqreal.chaos_victim",
+        crowded.url,
+        name,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        said = await asyncio.wait_for(process.stdout.readline(), 120)
+        await asyncio.sleep(draw.uniform(0, 2))
+        running = process.returncode is None
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+    assert said == b"at work\n"
+    assert running, "it ended by itself"
+    for index in range(SESSIONS):
+        await client.close_session(f"{name}{index}/")
+    return Counter(kills=1)
+
+
+async def kills(crowded, client: Client, until_s: float) -> Counter[str]:
+    done, draw = Counter(), random.Random("kills")
+    while monotonic() < until_s:
+        done += await killed(crowded, client, done["kills"], draw)
+        await asyncio.sleep(draw.uniform(0, 4))
+    return done
+
+
+def test_nothing_hangs_leaks_or_says_a_wrong_token(crowded):
+    async def run() -> Counter[str]:
+        until_s = monotonic() + SECONDS
+        shared = random.Random("shared").sample(range(3, 512), 24)
+        async with Client(crowded.url) as client:
+            agents = [ChaosAgent(crowded, client, seed, shared) for seed in range(CLIENTS)]
+            async with asyncio.TaskGroup() as group:  # the first that fails ends the others
+                tasks = [group.create_task(agent.run(until_s)) for agent in agents]
+                tasks.append(group.create_task(kills(crowded, client, until_s)))
+            await asyncio.sleep(3)  # SGLang ends what was hung up on up to two seconds later
+            await client.generate(Call(crowded.name(), [5, 6, 7], None, 2, ignore_eos=True))
+        return sum((task.result() for task in tasks), Counter())
+
+    began = monotonic()
+    done = asyncio.run(run())
+    crowded.check_pools()
+    crowded.done += done + Counter(seconds=round(monotonic() - began))
+    for what in (
+        "turns",
+        "forks",
+        "read",
+        "dropped",
+        "kept",
+        "released",
+        "abort",
+        "disconnect",
+        "close",
+        "kills",
+    ):
+        assert done[what], f"nothing of this kind happened: {what}"
