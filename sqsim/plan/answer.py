@@ -127,7 +127,13 @@ def _bottleneck(search: Search) -> dict[str, str] | None:
     if not search.bad:
         return None
     light, heavy = max(search.runs), search.bad[-1]
-    return bottleneck(search.runs[light], search.runs[heavy])._asdict()
+    lost = broken(search.slos, search.runs[heavy]["metrics"])
+    outside = not all(name.startswith(_OF_REQUESTS) for name in lost)
+    return bottleneck(search.runs[light], search.runs[heavy], outside=outside)._asdict()
+
+
+_OF_REQUESTS = ("ttft_", "tpot_", "aux_ttft_")
+"""Metrics of what a request waits for: tools and users have no part in them."""
 
 
 def _certain(shown: Sequence[Search], sure: Sure, load: Load) -> dict[str, Any]:
@@ -151,6 +157,19 @@ def _certain(shown: Sequence[Search], sure: Sure, load: Load) -> dict[str, Any]:
     return found
 
 
+def _alone(lightest: Search | None, load: Load) -> str:
+    """What the SLO's metrics are at the lightest load that was run."""
+    if lightest is None:
+        return ""
+    replicas = max(lightest.runs)
+    metrics = lightest.runs[replicas]["metrics"]
+    values = [(slo.metric, metrics.get(slo.metric)) for slo in lightest.slos]
+    said = ", ".join(f"{name} is {'undefined' if value is None else f'{value:.4g}'}" for name, value in values)
+    share = load.on(replicas)
+    each = f"{share:g} agent{'' if share == 1 else 's'}" if load.agents else f"{share:.4g} tasks an hour"
+    return f" With {each} on a replica, under {_name(lightest)}, {said}."
+
+
 def _sentences(
     load: Load,
     best: Search | None,
@@ -168,7 +187,9 @@ def _sentences(
         lightest = max((each for each in searches if each.runs), key=lambda each: max(each.runs), default=None)
         reason = _bottleneck(lightest) if lightest is not None else None
         why = f" What binds is {reason['name']}: {reason['evidence']}." if reason else ""
-        return [f"No number of GPUs keeps this SLO for {carried}, under any setting tried.{why}"]
+        return [
+            f"No number of GPUs keeps this SLO for {carried}, under any setting tried.{_alone(lightest, load)}{why}"
+        ]
 
     def count(replicas: int) -> str:
         number = replicas * tensor_parallel
