@@ -124,7 +124,7 @@ def write_text(path: Path, text: str, overwrite: bool) -> None:
     """Write a file so that its name holds all of the text or what it held before."""
     check_free(path, overwrite)
     with written_whole(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))  # a file's name may be no UTF-8
 
 
 def run_to_exit(app: typer.Typer) -> NoReturn:
