@@ -11,6 +11,7 @@ from sqsim.cli_output import (
     Json,
     Overwrite,
     Quiet,
+    print_evidence,
     print_json,
     print_line,
     print_rows,
@@ -135,4 +136,5 @@ def _print(found: dict[str, Any], directory: Path) -> None:
     print_rows("", columns, rows)
     print_line(f"- SLO {', '.join(found['slo'])}, of one replica's run; (a bound in brackets is no choice)")
     print_line(f"- intervals from {found['uncertainty']}")
+    print_evidence(found["evidence"])
     print_line(f"- {directory / 'plan.json'}; page: {directory / PAGE}")

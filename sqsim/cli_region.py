@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from sqsim.cli_output import Json, Overwrite, Quiet, print_json, print_line, print_rows, progress_bar
+from sqsim.cli_output import (
+    Json,
+    Overwrite,
+    Quiet,
+    print_evidence,
+    print_json,
+    print_line,
+    print_rows,
+    progress_bar,
+)
 from sqsim.cli_plan import read_ks
 from sqsim.cli_sweep import ALL_CORES, Cluster, Jobs
 from sqsim.errors import InputError
@@ -77,6 +86,7 @@ def _print(found: dict[str, Any], directory: Path) -> None:
         where = f"from {line['from']:.3g} at a time on" if line["pays"] == "from" else line["pays"]
         values = ", ".join(f"{key}={value}" for key, value in line["values"].items())
         print_line(f"- {line['setting']}{values and f' with {values}'} pays over {over}: {where}")
+    print_evidence(found["evidence"])
     print_line(f"- {directory / 'region.json'}; page: sqsim report {directory} -o region.html")
 
 

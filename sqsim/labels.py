@@ -1,7 +1,8 @@
-"""What a run of a study, a sweep or a plan is called by: the few values of its scenario that tables sort by."""
+"""What a run of a study, a sweep or a plan is called by, the values that tables sort by; and on what runs rest, in words."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqsim.scenario import Scenario
@@ -20,3 +21,26 @@ def labels(scenario: Scenario) -> dict[str, Any]:
         "recall": policy.recall if isinstance(policy, SideQuest) else None,
         "false_rate": policy.false_rate if isinstance(policy, SideQuest) else None,
     }
+
+
+def evidence_lines(evidence: Iterable[Mapping[str, Any]]) -> list[str]:
+    """On what the numbers of many runs rest, each thing once; for tables on a terminal and for pages alike."""
+    lines: dict[str, None] = {}
+    for each in evidence:
+        lines[f"profile {each['profile']}: {each['summary']}"] = None
+        if each["assumed"]:
+            lines[f"assumed, not calibrated: {', '.join(each['assumed'])}"] = None
+        if each["references"].get("synthesised"):
+            lines["references are synthesised: which responses are needed later is a guess"] = None
+        for name in each["out_of_range"]:
+            lines[f"some steps left the measured range: {name}"] = None
+    return ["every number is simulated", *lines] if lines else []
+
+
+def each_once(evidence: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same evidence, without what was there before; in order."""
+    found: list[dict[str, Any]] = []
+    for each in evidence:
+        if each not in found:
+            found.append(each)
+    return found

@@ -17,7 +17,7 @@ from pyarrow import csv
 
 from sqsim.errors import ScenarioError, SqsimError
 from sqsim.grid import Axis, Values, overrides, points, written
-from sqsim.labels import labels
+from sqsim.labels import each_once, labels
 from sqsim.metrics import DEFINITIONS
 from sqsim.points import UNTIMED, Found, Points, content_key, read_json, write_json
 from sqsim.scenario import Scenario, load_scenario
@@ -113,7 +113,6 @@ def _write(
     *,
     records: bool,
 ) -> None:
-    evidence = [point.evidence for point in found if point.evidence is not None]
     content = {
         "schema": SCHEMA,
         "scenario": file.name,
@@ -121,7 +120,7 @@ def _write(
         "axes": [
             {"keys": list(axis.keys), "values": [list(values) for values in axis.values]} for axis in axes
         ],
-        "evidence": [each for at, each in enumerate(evidence) if each not in evidence[:at]],
+        "evidence": each_once(point.evidence for point in found if point.evidence is not None),
         "points": [
             {
                 "key": point.key or None,

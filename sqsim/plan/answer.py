@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sqsim.labels import each_once
 from sqsim.plan.bottleneck import bottleneck
 from sqsim.plan.certainty import LEVEL, SOURCE, Certainty
 from sqsim.plan.search import Load, Search
@@ -83,7 +84,6 @@ def answer(
             ],
         }
 
-    evidence = [found["evidence"] for search in searches for found in search.runs.values()]
     return {
         "slo": [str(slo) for slo in slos],
         "asked": {"agents": load.agents, "tasks_per_h": load.tasks_per_h},
@@ -96,7 +96,7 @@ def answer(
         "best_sidequest": None if sidequest is None else _name(sidequest),
         "sentences": _sentences(load, best, free, sidequest, certain, searches, serving, tensor_parallel, cost),
         "settings": [entry(search) for search in searches],
-        "evidence": [each for at, each in enumerate(evidence) if each not in evidence[:at]],
+        "evidence": each_once(found["evidence"] for search in searches for found in search.runs.values()),
     }
 
 

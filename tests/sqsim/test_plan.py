@@ -224,6 +224,7 @@ def test_an_slo_that_nothing_keeps_names_what_binds_and_fails(tmp_path):
         r"With 1 agent on a replica, under none on cpu, task_s_p90 is [0-9.]+\. What binds is tools",
         done.stdout,
     )
+    assert "- every number is simulated\n- profile tiny-llama-cpu-roofline: assumed: step" in done.stdout
     assert "What binds is tools" in (tmp_path / "out" / "plan.html").read_text()
 
 

@@ -264,6 +264,23 @@ def test_a_point_under_another_points_name_is_no_result(tmp_path):
         run_sweep(file, axes("load.concurrency=1,3"), out)
 
 
+def test_a_printed_sweep_says_what_its_numbers_rest_on(tmp_path):
+    words = [
+        "sweep",
+        str(folder(tmp_path)),
+        "--grid",
+        BOTH,
+        "--output-dir",
+        str(tmp_path / "out"),
+        "--jobs",
+        "1",
+    ]
+    said = CliRunner().invoke(app, [*words, "--quiet"], catch_exceptions=False).stdout
+    assert said.count("- every number is simulated\n") == 1
+    assert said.count("- profile tiny-llama-cpu-roofline: assumed: step; derived: dense") == 1
+    assert "- assumed, not calibrated: policy.recall, policy.false_rate, policy.aux_tokens" in said
+
+
 @pytest.mark.long
 def test_the_same_on_ray(tmp_path):
     """A local Ray of two workers; `make test-long` installs it."""
