@@ -94,10 +94,17 @@ def _points(file: Path, axes: Sequence[Axis], changes: Sequence[str]) -> list[Po
             scenario = load_scenario(file, [*changes, *overrides(values)])
             found.append(Point(values, scenario, content_key(scenario)))
         except ScenarioError as error:
-            found.append(Point(values, error=_line(str(error))))
+            found.append(Point(values, error=_line(_of_grid(str(error), overrides(values)))))
     if all(point.scenario is None for point in found):
         raise ScenarioError(found[0].error or "")
     return found
+
+
+def _of_grid(problem: str, changes: Sequence[str]) -> str:
+    """A problem of a point, with the option that the value came by."""
+    for change in changes:
+        problem = problem.replace(f"--set {change}", f"--grid {change}")
+    return problem
 
 
 def _line(text: str) -> str:

@@ -264,6 +264,13 @@ def test_a_point_under_another_points_name_is_no_result(tmp_path):
         run_sweep(file, axes("load.concurrency=1,3"), out)
 
 
+def test_a_wrong_value_is_named_by_the_option_that_gave_it(tmp_path):
+    with pytest.raises(ScenarioError, match=r"^--grid engine.page_size=0: engine.page_size: 0 should be"):
+        run_sweep(folder(tmp_path), axes("engine.page_size=0"), tmp_path / "out")
+    with pytest.raises(ScenarioError, match=r"^--set seed=-1: seed: -1 should be"):
+        run_sweep(folder(tmp_path), axes("load.concurrency=2,1"), tmp_path / "out", changes=["seed=-1"])
+
+
 def test_a_printed_sweep_says_what_its_numbers_rest_on(tmp_path):
     words = [
         "sweep",
