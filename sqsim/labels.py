@@ -44,3 +44,14 @@ def each_once(evidence: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         if each not in found:
             found.append(each)
     return found
+
+
+def harm(metrics: Mapping[str, Any]) -> float | None:
+    """The share of what a run evicts that is needed later; None where it evicts nothing, or its record does not say."""
+    lost, evicted = metrics.get("evicted_then_used"), metrics.get("evictions")
+    return lost / evicted if evicted and lost is not None else None
+
+
+def harm_said(share: float | None) -> str:
+    """That share in brackets, to stand behind a setting's name; empty where there is none."""
+    return f" ({share:.1%} of what it evicts is needed later)" if share else ""

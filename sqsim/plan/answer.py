@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqsim.labels import each_once
+from sqsim.labels import each_once, harm, harm_said
 from sqsim.plan.bottleneck import bottleneck
 from sqsim.plan.certainty import LEVEL, SOURCE, Certainty
 from sqsim.plan.search import Load, Search
@@ -117,9 +117,7 @@ def _kept(tried: Sequence[dict[str, Any]], fewest: int) -> str:
 def _harm(search: Search) -> str:
     """What a setting evicts and is needed later, in brackets; empty where that is nothing."""
     assert search.fewest is not None
-    found = search.runs[search.fewest]["metrics"]
-    lost, evicted = found.get("evicted_then_used"), found.get("evictions")
-    return f" ({lost / evicted:.1%} of what it evicts is needed later)" if lost and evicted else ""
+    return harm_said(harm(search.runs[search.fewest]["metrics"]))
 
 
 def _bottleneck(search: Search) -> dict[str, str] | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqsim.errors import InputError, RunError, SqsimError
 from sqsim.grid import Axis, Values, overrides, points
-from sqsim.labels import each_once
+from sqsim.labels import each_once, harm
 from sqsim.models.geometry import geometry
 from sqsim.plan.settings import KS, Setting, settings
 from sqsim.points import Found, Points, write_json
@@ -103,6 +103,7 @@ def _place(
     }
     free = {each.name: speed for each in chosen if each.free and (speed := speeds[each.name])}
     rival = max(free, key=lambda name: free[name], default=None)
+    best = found[rival or BASE]
     base = speeds[BASE] or None
     entries = []
     for setting in chosen:
@@ -125,6 +126,7 @@ def _place(
         "values": values,
         "base": base,
         "best_free": rival,
+        "best_free_harm": None if isinstance(best, SqsimError) else harm(best["metrics"]),
         "speeds": speeds,
         "errors": {name: str(each) for name, each in found.items() if isinstance(each, SqsimError)},
         "sidequest": entries,

@@ -99,7 +99,15 @@ def test_what_its_numbers_rest_on_is_said_on_the_page_and_beside_the_table(regio
         "- every number is simulated\n- profile tiny-llama-cpu-roofline: assumed: step; derived: dense" in said
     )
     assert "- assumed, not calibrated: policy.recall, policy.false_rate, policy.aux_tokens" in said
+    harmful = [
+        each for each in json.loads((region / "region.json").read_text())["places"] if each["best_free_harm"]
+    ]
     page = any_page([region])
+    assert harmful, "the trace needs its first response in the last turn, and keep_last has cleared it"
+    for each in harmful:
+        rival = f"{each['best_free']} ({each['best_free_harm']:.1%} of what it evicts is needed later)"
+        assert rival in said
+        assert rival in page
     for word in (
         "On what evidence",
         "every number is",
