@@ -20,6 +20,7 @@ from typing import Any
 
 import sqsim
 from sqsim.errors import Interrupted, RecordError, SqsimError
+from sqsim.labels import evidence_of
 from sqsim.metrics import metrics
 from sqsim.models.doubt import drawn
 from sqsim.models.profile import Profile
@@ -128,20 +129,13 @@ class _Work:
         record = simulate(scenario, profile=_profile(item) if isinstance(item, Draw) else None)
         if self.points.records:
             write_record(record, self.points.record(key), overwrite=True)
-        run = record.run
         found: Found = {
             "schema": SCHEMA,
             "key": key,
             "scenario": scenario.resolved(),
             "metrics": {name: value for name, value in metrics(record).items() if name != UNTIMED},
             "time_spent": time_spent(record),
-            "evidence": {
-                "profile": run["profile"]["name"],
-                "summary": run["profile"]["summary"],
-                "assumed": run["assumed"],
-                "references": run["references"],
-                "out_of_range": run["out_of_range"],
-            },
+            "evidence": evidence_of(record.run),
         }
         found["sum"] = _sum_of_content(found)
         write_json(self.points.directory / "points" / f"{key}.json", found)
