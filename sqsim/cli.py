@@ -156,7 +156,7 @@ def report_command(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            help="Directories of runs and studies; or of one plan, one sweep, or one directory above many runs."
+            help="Directories of runs and studies; or of one plan, one region, one sweep, or one directory above many runs."
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")],

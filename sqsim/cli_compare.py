@@ -23,6 +23,9 @@ def print_comparison(found: Comparison) -> None:
         print_line(f"{number}: {name}")
     for text in found.warnings:
         print_line(f"- {text}")
+    for text, runs in found.rests_on.items():
+        of = ", ".join(str(found.runs.index(run) + 1) for run in runs)
+        print_line(f"- {text}" if len(runs) == len(found.runs) else f"- {of}: {text}")
     for run, why in found.timing_refused.items():
         print_line(f"- timing of {run} is not compared: {why}")
     _print_metrics(found)

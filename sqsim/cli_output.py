@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -22,6 +22,7 @@ from rich.text import Text
 
 from sqsim import __version__
 from sqsim.errors import SqsimError
+from sqsim.labels import evidence_lines
 from sqsim.trace.files import check_free, written_whole
 
 _LINE_S = 15.0
@@ -59,6 +60,12 @@ def print_json(value: Any) -> None:
 def print_line(text: str) -> None:
     """A line on stdout."""
     print(text)  # noqa: T201 - a command's result
+
+
+def print_evidence(evidence: Iterable[Mapping[str, Any]]) -> None:
+    """On what the numbers above rest, a line each."""
+    for line in evidence_lines(evidence):
+        print_line(f"- {line}")
 
 
 def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -124,7 +131,7 @@ def write_text(path: Path, text: str, overwrite: bool) -> None:
     """Write a file so that its name holds all of the text or what it held before."""
     check_free(path, overwrite)
     with written_whole(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))  # a file's name may be no UTF-8
 
 
 def run_to_exit(app: typer.Typer) -> NoReturn:

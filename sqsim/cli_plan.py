@@ -11,6 +11,7 @@ from sqsim.cli_output import (
     Json,
     Overwrite,
     Quiet,
+    print_evidence,
     print_json,
     print_line,
     print_rows,
@@ -19,6 +20,7 @@ from sqsim.cli_output import (
 )
 from sqsim.cli_sweep import ALL_CORES, Cluster, Jobs
 from sqsim.errors import InputError
+from sqsim.models.hardware import HARDWARE
 from sqsim.plan.plan import Ask, run_plan
 from sqsim.plan.search import Load
 from sqsim.plan.settings import KS
@@ -31,7 +33,9 @@ PAGE = "plan.html"
 
 
 def plan_command(
-    scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML); its load and policy are replaced.")],
+    scenario: Annotated[
+        Path, typer.Argument(help="A scenario file (YAML); its load, policy and replicas are replaced.")
+    ],
     slo: Annotated[list[str], typer.Option("--slo", help="A bound on a metric: 'ttft_s_p99<2'; may repeat.")],
     output_dir: Annotated[
         Path, typer.Option("--output-dir", help="Where plan.json, its page and its runs go.")
@@ -101,6 +105,10 @@ def read_prices(path: Path) -> dict[str, float]:
     if not isinstance(document.value, dict) or not document.value:
         raise InputError(f"{path}: prices are a mapping such as `h100-sxm: 2.5`")
     for gpu, price in document.value.items():
+        if gpu not in HARDWARE:
+            raise InputError(
+                f"{document.place((gpu,))}: {show(gpu)}: there is no such GPU; choose some of {', '.join(HARDWARE)}"
+            )
         if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < float("inf"):
             raise InputError(f"{document.place((gpu,))}: {gpu}: {show(price)} is no price; 0 or more an hour")
     return {str(gpu): float(price) for gpu, price in document.value.items()}
@@ -128,4 +136,5 @@ def _print(found: dict[str, Any], directory: Path) -> None:
     print_rows("", columns, rows)
     print_line(f"- SLO {', '.join(found['slo'])}, of one replica's run; (a bound in brackets is no choice)")
     print_line(f"- intervals from {found['uncertainty']}")
+    print_evidence(found["evidence"])
     print_line(f"- {directory / 'plan.json'}; page: {directory / PAGE}")

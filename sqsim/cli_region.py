@@ -7,11 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from sqsim.cli_output import Json, Overwrite, Quiet, print_json, print_line, print_rows, progress_bar
+from sqsim.cli_output import (
+    Json,
+    Overwrite,
+    Quiet,
+    print_evidence,
+    print_json,
+    print_line,
+    print_rows,
+    progress_bar,
+)
 from sqsim.cli_plan import read_ks
 from sqsim.cli_sweep import ALL_CORES, Cluster, Jobs
 from sqsim.errors import InputError
 from sqsim.grid import parse_axis
+from sqsim.labels import harm_said
 from sqsim.plan.region import run_region
 from sqsim.plan.settings import KS
 from sqsim.workers import Workers
@@ -61,7 +71,7 @@ def _print(found: dict[str, Any], directory: Path) -> None:
         [
             place["concurrency"],
             ", ".join(f"{key}={value}" for key, value in place["values"].items()) or "-",
-            place["best_free"],
+            (place["best_free"] or "-") + harm_said(place["best_free_harm"]),
             best["setting"],
             best["against_none"] * 100,
             None if best["against_free"] is None else best["against_free"] * 100,
@@ -77,6 +87,7 @@ def _print(found: dict[str, Any], directory: Path) -> None:
         where = f"from {line['from']:.3g} at a time on" if line["pays"] == "from" else line["pays"]
         values = ", ".join(f"{key}={value}" for key, value in line["values"].items())
         print_line(f"- {line['setting']}{values and f' with {values}'} pays over {over}: {where}")
+    print_evidence(found["evidence"])
     print_line(f"- {directory / 'region.json'}; page: sqsim report {directory} -o region.html")
 
 

@@ -106,7 +106,14 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
             f"an eviction in place takes {eviction['fixed_s'] * 1e6:.3g} us and {eviction['per_token_s'] * 1e9:.3g} ns a "
             f"token behind it, {eviction['evidence']}: {eviction['source']}"
         )
-    notes.append(f"KV capacity {capacity['tokens']} tokens, {capacity['how']}")
+    scenario = run["scenario"]
+    count, each = scenario.get("replicas", 1), ""
+    if count > 1:
+        each = " on each replica"
+        notes.append(
+            f"{count} replicas behind a router, {scenario['router']}: rates are of all of them together"
+        )
+    notes.append(f"KV capacity {capacity['tokens']} tokens{each}, {capacity['how']}")
     if run.get("time_scale", 1.0) != 1.0:
         notes.append(f"tools, users and arrivals took {run['time_scale']:g} times as long as recorded")
     notes += [

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sqsim.cli_output import Json, Quiet, print_json, print_line, print_rows, progress_bar
+from sqsim.cli_output import Json, Quiet, print_evidence, print_json, print_line, print_rows, progress_bar
 from sqsim.grid import parse_axis, written
 from sqsim.sweep import Sweep, read_sweep, run_sweep
 from sqsim.workers import Workers
@@ -79,5 +79,8 @@ def _print(found: Sweep, directory: Path) -> None:
     for point in found.failed:
         at = ", ".join(f"{key}={written(value)}" for key, value in point.values.items())
         print_line(f"- failed: {at}: {point.error}")
+    print_evidence([point.evidence for point in done if point.evidence is not None])
     print_line(f"- {len(done)} of {len(found.points)} points done, {found.resumed} of them before")
-    print_line(f"- {directory / 'sweep.parquet'}, sweep.csv and sweep.json; page: sqsim report {directory}")
+    print_line(
+        f"- {directory / 'sweep.parquet'}, sweep.csv and sweep.json; page: sqsim report {directory} -o sweep.html"
+    )

@@ -1,6 +1,7 @@
 """A directory of finished runs, each under a key of all that decides it: what sweeps and plans resume from.
 
-    DIR/points/KEY.json     a finished run: its scenario, its metrics, where its tasks' time went, its evidence
+    DIR/points/KEY.json     a finished run: its scenario, its metrics, where its tasks' time went, its evidence;
+                            and their sha256: what was damaged or put elsewhere is never taken for a result
     DIR/records/KEY/        its whole record, where records are asked for
 
 The key is the sha256 of the scenario with every default, of what its files hold, and of sqsim's own code. So a
@@ -19,6 +20,7 @@ from typing import Any
 
 import sqsim
 from sqsim.errors import Interrupted, RecordError, SqsimError
+from sqsim.labels import evidence_of
 from sqsim.metrics import metrics
 from sqsim.models.doubt import drawn
 from sqsim.models.profile import Profile
@@ -77,9 +79,9 @@ class Points:
             return None
         try:
             found = json.loads(file.read_bytes())
-            if found["schema"] == SCHEMA and found["metrics"]:
+            if (found["schema"], found["key"], found["sum"]) == (SCHEMA, key, _sum_of_content(found)):
                 return dict(found)
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             pass
         raise RecordError(f"{file}: damaged; delete it, and the point is run again")
 
@@ -127,23 +129,23 @@ class _Work:
         record = simulate(scenario, profile=_profile(item) if isinstance(item, Draw) else None)
         if self.points.records:
             write_record(record, self.points.record(key), overwrite=True)
-        run = record.run
         found: Found = {
             "schema": SCHEMA,
             "key": key,
             "scenario": scenario.resolved(),
             "metrics": {name: value for name, value in metrics(record).items() if name != UNTIMED},
             "time_spent": time_spent(record),
-            "evidence": {
-                "profile": run["profile"]["name"],
-                "summary": run["profile"]["summary"],
-                "assumed": run["assumed"],
-                "references": run["references"],
-                "out_of_range": run["out_of_range"],
-            },
+            "evidence": evidence_of(record.run),
         }
+        found["sum"] = _sum_of_content(found)
         write_json(self.points.directory / "points" / f"{key}.json", found)
         return found
+
+
+def _sum_of_content(found: Found) -> str:
+    """The sha256 of all that a point's file holds beside it: a changed or misplaced file is no finished run."""
+    content = {name: value for name, value in found.items() if name != "sum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _profile(draw: Draw) -> Profile:

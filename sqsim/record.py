@@ -434,7 +434,14 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_run(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
-        raise RecordError(f"{directory}: no such directory; give the --output-dir of a run")
+        what = "is no directory" if directory.exists() else "no such directory"
+        raise RecordError(f"{directory}: {what}; give the --output-dir of a run")
+    for work in ("plan", "region", "sweep"):
+        if (directory / f"{work}.json").is_file():
+            raise RecordError(
+                f"{directory}: holds a {work}, no run; `sqsim report {directory} -o FILE.html` shows it by itself, and what "
+                "`sqsim sweep --records` keeps in records/ are runs"
+            )
     if missing := [name for name in _FILES if not (directory / name).is_file()]:
         raise RecordError(
             f"{directory}: not a whole record: {', '.join(missing)} missing; run the scenario again"

@@ -88,7 +88,9 @@ class Scenario(Part):
         default="gpt-oss-20b", description="a model that `sqsim support` lists, or the path of a config.json"
     )
     engine: Engine = Field(default_factory=Engine, description="a mapping of engine settings")
-    replicas: Count = Field(default=1, description="engines of this kind behind a router, at least 1")
+    replicas: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=1, description="engines of this kind behind a router, from 1 to 10000"
+    )
     router: Router = Field(
         default="session_affinity",
         description="session_affinity, round_robin or least_loaded: where a task's requests go",

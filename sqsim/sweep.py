@@ -17,7 +17,7 @@ from pyarrow import csv
 
 from sqsim.errors import ScenarioError, SqsimError
 from sqsim.grid import Axis, Values, overrides, points, written
-from sqsim.labels import labels
+from sqsim.labels import each_once, labels
 from sqsim.metrics import DEFINITIONS
 from sqsim.points import UNTIMED, Found, Points, content_key, read_json, write_json
 from sqsim.scenario import Scenario, load_scenario
@@ -94,10 +94,17 @@ def _points(file: Path, axes: Sequence[Axis], changes: Sequence[str]) -> list[Po
             scenario = load_scenario(file, [*changes, *overrides(values)])
             found.append(Point(values, scenario, content_key(scenario)))
         except ScenarioError as error:
-            found.append(Point(values, error=_line(str(error))))
+            found.append(Point(values, error=_line(_of_grid(str(error), overrides(values)))))
     if all(point.scenario is None for point in found):
         raise ScenarioError(found[0].error or "")
     return found
+
+
+def _of_grid(problem: str, changes: Sequence[str]) -> str:
+    """A problem of a point, with the option that the value came by."""
+    for change in changes:
+        problem = problem.replace(f"--set {change}", f"--grid {change}")
+    return problem
 
 
 def _line(text: str) -> str:
@@ -113,7 +120,6 @@ def _write(
     *,
     records: bool,
 ) -> None:
-    evidence = [point.evidence for point in found if point.evidence is not None]
     content = {
         "schema": SCHEMA,
         "scenario": file.name,
@@ -121,7 +127,7 @@ def _write(
         "axes": [
             {"keys": list(axis.keys), "values": [list(values) for values in axis.values]} for axis in axes
         ],
-        "evidence": [each for at, each in enumerate(evidence) if each not in evidence[:at]],
+        "evidence": each_once(point.evidence for point in found if point.evidence is not None),
         "points": [
             {
                 "key": point.key or None,

@@ -15,6 +15,7 @@ from sqsim.compare.accounting import Accounting, accounting, comparable
 from sqsim.compare.experiment import Run, timing_refused, warnings
 from sqsim.compare.measured import Measured, measured
 from sqsim.errors import RecordError
+from sqsim.labels import evidence_lines, evidence_of
 from sqsim.metrics import DEFINITIONS, Value, metrics
 from sqsim.record import RunRecord
 
@@ -39,6 +40,8 @@ class Comparison:
     runs: list[str]
     warnings: list[str]
     """What to know of the runs, in sentences."""
+    rests_on: dict[str, list[str]]
+    """On what numbers rest, in sentences, and the runs of which each is true."""
     timing_refused: dict[str, str]
     """Runs whose times are compared with nothing, and why."""
     metrics: dict[str, MetricRow]
@@ -80,6 +83,7 @@ def compare(
     return Comparison(
         runs=[run.name for run in runs],
         warnings=warnings(runs),
+        rests_on=_rests_on(runs),
         timing_refused=refused,
         metrics=_metric_rows(runs, refused),
         differing=_differing(runs),
@@ -87,6 +91,16 @@ def compare(
         accounting=[accounting(base, run) for run in others if comparable(base.record, run.record)],
         measured=measured(runs),
     )
+
+
+def _rests_on(runs: Sequence[Run]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        content = run.record.run
+        simulated = content["kind"] == "simulated"
+        for line in evidence_lines([evidence_of(content)]) if simulated else ["every number is measured"]:
+            found.setdefault(line, []).append(run.name)
+    return found
 
 
 def change_percent(base: Value, value: Value) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from sqsim.labels import each_once, harm, harm_said
 from sqsim.plan.bottleneck import bottleneck
 from sqsim.plan.certainty import LEVEL, SOURCE, Certainty
 from sqsim.plan.search import Load, Search
@@ -83,7 +84,6 @@ def answer(
             ],
         }
 
-    evidence = [found["evidence"] for search in searches for found in search.runs.values()]
     return {
         "slo": [str(slo) for slo in slos],
         "asked": {"agents": load.agents, "tasks_per_h": load.tasks_per_h},
@@ -96,7 +96,7 @@ def answer(
         "best_sidequest": None if sidequest is None else _name(sidequest),
         "sentences": _sentences(load, best, free, sidequest, certain, searches, serving, tensor_parallel, cost),
         "settings": [entry(search) for search in searches],
-        "evidence": [each for at, each in enumerate(evidence) if each not in evidence[:at]],
+        "evidence": each_once(found["evidence"] for search in searches for found in search.runs.values()),
     }
 
 
@@ -117,9 +117,7 @@ def _kept(tried: Sequence[dict[str, Any]], fewest: int) -> str:
 def _harm(search: Search) -> str:
     """What a setting evicts and is needed later, in brackets; empty where that is nothing."""
     assert search.fewest is not None
-    found = search.runs[search.fewest]["metrics"]
-    lost, evicted = found.get("evicted_then_used"), found.get("evictions")
-    return f" ({lost / evicted:.1%} of what it evicts is needed later)" if lost and evicted else ""
+    return harm_said(harm(search.runs[search.fewest]["metrics"]))
 
 
 def _bottleneck(search: Search) -> dict[str, str] | None:
@@ -127,7 +125,13 @@ def _bottleneck(search: Search) -> dict[str, str] | None:
     if not search.bad:
         return None
     light, heavy = max(search.runs), search.bad[-1]
-    return bottleneck(search.runs[light], search.runs[heavy])._asdict()
+    lost = broken(search.slos, search.runs[heavy]["metrics"])
+    outside = not all(name.startswith(_OF_REQUESTS) for name in lost)
+    return bottleneck(search.runs[light], search.runs[heavy], outside=outside)._asdict()
+
+
+_OF_REQUESTS = ("ttft_", "tpot_", "aux_ttft_")
+"""Metrics of what a request waits for: tools and users have no part in them."""
 
 
 def _certain(shown: Sequence[Search], sure: Sure, load: Load) -> dict[str, Any]:
@@ -151,6 +155,19 @@ def _certain(shown: Sequence[Search], sure: Sure, load: Load) -> dict[str, Any]:
     return found
 
 
+def _alone(lightest: Search | None, load: Load) -> str:
+    """What the SLO's metrics are at the lightest load that was run."""
+    if lightest is None:
+        return ""
+    replicas = max(lightest.runs)
+    metrics = lightest.runs[replicas]["metrics"]
+    values = [(slo.metric, metrics.get(slo.metric)) for slo in lightest.slos]
+    said = ", ".join(f"{name} is {'undefined' if value is None else f'{value:.4g}'}" for name, value in values)
+    share = load.on(replicas)
+    each = f"{share:g} agent{'' if share == 1 else 's'}" if load.agents else f"{share:.4g} tasks an hour"
+    return f" With {each} on a replica, under {_name(lightest)}, {said}."
+
+
 def _sentences(
     load: Load,
     best: Search | None,
@@ -168,7 +185,9 @@ def _sentences(
         lightest = max((each for each in searches if each.runs), key=lambda each: max(each.runs), default=None)
         reason = _bottleneck(lightest) if lightest is not None else None
         why = f" What binds is {reason['name']}: {reason['evidence']}." if reason else ""
-        return [f"No number of GPUs keeps this SLO for {carried}, under any setting tried.{why}"]
+        return [
+            f"No number of GPUs keeps this SLO for {carried}, under any setting tried.{_alone(lightest, load)}{why}"
+        ]
 
     def count(replicas: int) -> str:
         number = replicas * tensor_parallel

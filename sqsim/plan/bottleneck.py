@@ -18,9 +18,12 @@ class Bottleneck(NamedTuple):
     evidence: str
 
 
-def bottleneck(light: Mapping[str, Any], heavy: Mapping[str, Any]) -> Bottleneck:
-    """Name what grew from a light to a heavy load of the same setting. Both are points (points.py)."""
-    before, after = light.get("time_spent"), heavy.get("time_spent")
+def bottleneck(light: Mapping[str, Any], heavy: Mapping[str, Any], *, outside: bool = True) -> Bottleneck:
+    """Name what grew from a light to a heavy load of the same setting. Both are points (points.py).
+
+    `outside`: time outside of the server counts; it does not where requests alone broke the SLO (TTFT, TPOT).
+    """
+    before, after = _counted(light, outside=outside), _counted(heavy, outside=outside)
     metrics = heavy["metrics"]
     if before is None or after is None:
         return Bottleneck("kv", "no task completed: what a task needs does not fit the pool")
@@ -46,6 +49,12 @@ def bottleneck(light: Mapping[str, Any], heavy: Mapping[str, Any]) -> Bottleneck
     return Bottleneck("compute", f"{said}; KV usage peaked at {usage:.2f}" if usage is not None else said)
 
 
+def _counted(point: Mapping[str, Any], *, outside: bool) -> dict[str, float] | None:
+    spent = point.get("time_spent")
+    return spent and {part: value for part, value in spent.items() if outside or part not in _OUTSIDE}
+
+
+_OUTSIDE = ("tools_s", "rest_s")
 _NAMES = {
     "queue_s": "waiting for admission",
     "prefill_s": "prefill",
@@ -58,8 +67,8 @@ _NAMES = {
 def _at_rest(spent: Mapping[str, float], whole: float) -> Bottleneck:
     """Load makes no difference: what takes most of a task's time takes it alone too."""
     most = max(spent, key=lambda part: spent[part])
-    name = "tools" if most in {"tools_s", "rest_s"} else "compute"
-    said = f"load changes little; {_NAMES[most]} takes {spent[most]:.1f} of {whole:.0f} s a task"
+    name = "tools" if most in _OUTSIDE else "compute"
+    said = f"load changes little; {_NAMES[most]} takes {spent[most]:.1f} of {whole:.0f} s a task{'' if len(spent) == len(_NAMES) else ' on the server'}"
     return Bottleneck(name, said)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from sqsim.errors import InputError, SqsimError
 from sqsim.grid import overrides
 from sqsim.models.geometry import geometry
+from sqsim.models.hardware import HARDWARE
 from sqsim.plan.answer import SCHEMA, answer
 from sqsim.plan.certainty import Certainty, certainty, draws
 from sqsim.plan.search import Load, Search, find_edges
@@ -25,6 +26,7 @@ from sqsim.scenario import Scenario, load_scenario
 from sqsim.workers import Progress, Workers
 
 LEAST_TASKS = 24
+MOST_TASKS = 10**7
 RATE_TASKS = 200
 """Tasks of a run at a rate: enough to fill and empty a queue some times."""
 
@@ -59,6 +61,7 @@ class _Planner:
         values = {
             "tasks": tasks,
             "resample": True,
+            "replicas": 1,  # it stands for all of them
             **self.ask.load.changes(replicas),
             **setting.changes,
         }
@@ -115,6 +118,11 @@ def run_plan(
     points = Points(directory)
     planner = _Planner(ask, points, workers or Workers(), progress)
     base = planner.base
+    if base.router != "session_affinity":
+        raise InputError(
+            f"plan: router {base.router!r} lets replicas share a task's requests, and a plan takes them one by one; set "
+            "router: session_affinity, or sweep the scenario over `replicas`"
+        )
     shape = geometry(str(base.model_path or base.model))
     hybrid = shape.window is not None and base.engine.swa_pool
     gpus = ask.gpus or (base.engine.gpu,)
@@ -143,6 +151,18 @@ def _check(ask: Ask) -> None:
     if not ask.slos:
         raise InputError("plan: no SLO; give at least one --slo, such as --slo 'ttft_s_p99<2'")
     if (ask.load.agents is None) == (ask.load.tasks_per_h is None):
-        raise InputError("plan: say how much is to be carried: --agents N, or --load TASKS_PER_HOUR")
+        given = "both are given" if ask.load.agents is not None else "neither is given"
+        raise InputError(
+            f"plan: {given}; say what is to be carried by --agents N or --load TASKS_PER_HOUR, not both"
+        )
     if ask.load.tasks_per_h is not None and not 0 < ask.load.tasks_per_h < 1e9:
-        raise InputError(f"plan: --load {ask.load.tasks_per_h:g} must be above 0 tasks an hour")
+        raise InputError(f"plan: --load {ask.load.tasks_per_h:g} must be above 0 tasks an hour, and below 1e9")
+    tasks = None if ask.load.agents is None else ask.tasks_per_agent * ask.load.on(ask.load.first)
+    if tasks is not None and not tasks <= MOST_TASKS:
+        raise InputError(
+            f"plan: --tasks-per-agent {ask.tasks_per_agent:g} makes runs of {tasks:g} tasks; give one that makes at most "
+            f"{MOST_TASKS:g}"
+        )
+    for gpu in ask.gpus:
+        if gpu not in HARDWARE:
+            raise InputError(f"plan: --gpus {gpu!r} is unknown; choose some of {', '.join(HARDWARE)}")

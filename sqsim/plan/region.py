@@ -15,13 +15,14 @@ from typing import Any
 
 from sqsim.errors import InputError, RunError, SqsimError
 from sqsim.grid import Axis, Values, overrides, points
+from sqsim.labels import each_once, harm
 from sqsim.models.geometry import geometry
 from sqsim.plan.settings import KS, Setting, settings
 from sqsim.points import Found, Points, write_json
 from sqsim.scenario import Scenario, load_scenario
 from sqsim.workers import Progress, Workers
 
-SCHEMA = "sqsim-region/1"
+SCHEMA = "sqsim-region/2"
 BASE = "none"
 _SPEED = "output_tok_s"
 
@@ -64,6 +65,12 @@ def run_region(
         "scenario": {"file": file.name, "changes": list(changes), "resolved": base.resolved()},
         "axes": [list(axis.keys) for axis in axes],
         "ks": list(ks),
+        "evidence": each_once(
+            each["evidence"]
+            for settings_found in found.values()
+            for each in settings_found.values()
+            if not isinstance(each, SqsimError)
+        ),
         "places": [_place(*places[place], found[place], chosen) for place in range(len(places))],
     }
     if all(each["base"] is None for each in content["places"]):  # type: ignore[index]  # a list of objects
@@ -96,6 +103,7 @@ def _place(
     }
     free = {each.name: speed for each in chosen if each.free and (speed := speeds[each.name])}
     rival = max(free, key=lambda name: free[name], default=None)
+    best = found[rival or BASE]
     base = speeds[BASE] or None
     entries = []
     for setting in chosen:
@@ -118,6 +126,7 @@ def _place(
         "values": values,
         "base": base,
         "best_free": rival,
+        "best_free_harm": None if isinstance(best, SqsimError) else harm(best["metrics"]),
         "speeds": speeds,
         "errors": {name: str(each) for name, each in found.items() if isinstance(each, SqsimError)},
         "sidequest": entries,

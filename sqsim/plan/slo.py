@@ -60,7 +60,12 @@ def parse_slo(text: str) -> Slo:
         bound = math.nan
     if not math.isfinite(bound):
         raise InputError(f"--slo {text!r}: {number!r} is no number; write METRIC<NUMBER")
-    return Slo(metric, sign, bound)
+    slo = Slo(metric, sign, bound)
+    if slo.upper and not slo.holds(0.0):
+        raise InputError(
+            f"--slo {text!r}: no run keeps it, since {metric} is never below 0; raise the bound, or write METRIC>NUMBER"
+        )
+    return slo
 
 
 def broken(slos: tuple[Slo, ...], found: Mapping[str, Any]) -> list[str]:

@@ -9,8 +9,9 @@ from typing import Any
 
 from sqsim.metrics import DEFINITIONS
 from sqsim.points import read_json
+from sqsim.report.evidence_list import evidence_list
 from sqsim.report.figure import Figure, Trace, axis, grid, line, plain
-from sqsim.report.markup import badged, details, escape, missing, paragraph, section, table, value_cell
+from sqsim.report.markup import details, escape, missing, paragraph, section, table, value_cell
 from sqsim.report.measures import full, written
 from sqsim.report.palette import Look, Palette
 from sqsim.report.shell import contents, listed, shell
@@ -233,21 +234,10 @@ def _sure(plan: dict[str, Any], shown: Sequence[Setting]) -> str:
 
 
 def _evidence(plan: dict[str, Any]) -> str:
-    found: dict[str, None] = {}
-    for each in plan["evidence"]:
-        found[f"Profile {each['profile']}: {each['summary']}"] = None
-        if each["assumed"]:
-            found[f"assumed, not calibrated: {', '.join(each['assumed'])}"] = None
-        if each["references"].get("synthesised"):
-            found["references are synthesised: which responses are needed later is a guess"] = None
-        for name in each["out_of_range"]:
-            found[f"some steps left the measured range: {name}"] = None
-    items = "".join(f"<li>{badged(text)}</li>" for text in found)
     note = paragraph(
-        "Replicas are independent behind a router with session affinity: one is simulated at the load that it gets. "
-        "Every number here is simulated."
+        "Replicas are independent behind a router with session affinity: one is simulated at the load that it gets."
     )
-    return note + f"<ul>{items}</ul>"
+    return note + evidence_list(plan["evidence"])
 
 
 def _provenance(plan: dict[str, Any]) -> str:

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sqsim.labels import harm_said
 from sqsim.points import read_json
+from sqsim.report.evidence_list import evidence_list
 from sqsim.report.figure import Figure, Trace, axis, grid, plain
-from sqsim.report.markup import escape, missing, paragraph, section, table, value_cell
+from sqsim.report.markup import details, escape, missing, paragraph, section, table, value_cell
 from sqsim.report.shell import contents, listed, shell
 
-SCHEMA = "sqsim-region/1"
+SCHEMA = "sqsim-region/2"
 _RIVALS = {"against_none": "none", "against_free": "the best free setting"}
 _WHERE = {
     "always": "at every load tried",
@@ -33,6 +35,8 @@ def region_page(directory: Path) -> str:
     )
     answered = section("answer", "The answer", listed("answer", _sentences(region)))
     parts = [("maps", "Gain over load and K", _maps(region)), ("places", "Every place", _places(region))]
+    parts.append(("evidence", "On what evidence", evidence_list(region["evidence"])))
+    parts.append(("provenance", "Provenance", _provenance(region)))
     links = contents([("answer", "The answer"), *((ident, title) for ident, title, _ in parts)])
     sections = [section(ident, title, content) for ident, title, content in parts]
     return shell("Where SideQuest pays", "\n".join([opening, answered, links, *sections]))
@@ -144,7 +148,7 @@ def _places(region: dict[str, Any]) -> str:
             value_cell(place["concurrency"]),
             escape(_with(place["values"]).removeprefix(" with ")),
             value_cell(_percent(entry["against_none"]), signed=True),
-            escape(place["best_free"] or ""),
+            escape((place["best_free"] or "") + harm_said(place["best_free_harm"])),
             value_cell(_percent(entry["against_free"]), signed=True),
             value_cell(entry["aux_share"]),
             value_cell(entry["evicted_then_used"]),
@@ -153,3 +157,8 @@ def _places(region: dict[str, Any]) -> str:
         for entry in place["sidequest"]
     ]
     return table([escape(cell) for cell in head], rows, "SideQuest at every place", "prose")
+
+
+def _provenance(region: dict[str, Any]) -> str:
+    content = json.dumps(region["scenario"], indent=1, sort_keys=True)
+    return details("The scenario", f"<pre>{escape(content)}</pre>")

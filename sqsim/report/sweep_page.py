@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sqsim.points import read_json
+from sqsim.report.evidence_list import evidence_list
 from sqsim.report.figure import Figure, Trace, axis, plain
 from sqsim.report.labels import variant_of
-from sqsim.report.markup import badged, details, escape, missing, paragraph, section, table, value_cell
+from sqsim.report.markup import details, escape, missing, paragraph, section, table, value_cell
 from sqsim.report.measures import (
     EVICTED_THEN_USED,
     FAILED,
@@ -60,7 +61,7 @@ def sweep_page(directory: Path) -> str:
     if failed := [point for point in points if point["metrics"] is None]:
         parts.append(("failed", "What failed", _failed(failed)))
     parts += [
-        ("evidence", "On what evidence", _evidence(sweep)),
+        ("evidence", "On what evidence", evidence_list(sweep["evidence"])),
         ("provenance", "Provenance", _provenance(sweep)),
     ]
     links = contents([("answer", "The answer"), *((ident, title) for ident, title, _ in parts)])
@@ -181,21 +182,6 @@ def _cell(value: Any) -> str:
 def _failed(failed: Sequence[Point]) -> str:
     rows = [[escape(_values(point)), escape(point["error"] or "")] for point in failed]
     return table(["Point", "Why"], rows, "Points that failed", "prose")
-
-
-def _evidence(sweep: dict[str, Any]) -> str:
-    found: dict[str, None] = {}
-    for each in sweep["evidence"]:
-        found[f"Profile {each['profile']}: {each['summary']}"] = None
-        if each["assumed"]:
-            found[f"assumed, not calibrated: {', '.join(each['assumed'])}"] = None
-        if each["references"].get("synthesised"):
-            found["references are synthesised: which responses are needed later is a guess"] = None
-    return (
-        f"<ul>{''.join(f'<li>{badged(text)}</li>' for text in found)}</ul>"
-        if found
-        else missing("Nothing ran.")
-    )
 
 
 def _provenance(sweep: dict[str, Any]) -> str:

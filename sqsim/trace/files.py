@@ -128,7 +128,7 @@ def sha256(path: Path) -> str:
     try:
         for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
             if path.is_dir():
-                total.update(file.relative_to(path).as_posix().encode())
+                total.update(os.fsencode(file.relative_to(path)))
             total.update(file.read_bytes())
     except OSError as error:
         raise TraceError(

@@ -230,6 +230,30 @@ def test_a_load_that_was_never_reached_is_said(scenario):
     assert "3 tasks never make 24 at a time" in done.stdout
 
 
+def test_names_that_are_no_utf8_are_names(scenario):
+    """In a directory of traces, and of the scenario itself, to the end: the page."""
+    here, odd = scenario.parent, os.fsdecode(b"odd\xff")
+    (here / "traces").mkdir()
+    (here / "trace.jsonl").rename(here / "traces" / "trace.jsonl")
+    (here / "traces" / f"{odd}.txt").write_text("no trace")
+    (here / f"{odd}.yaml").write_text(scenario.read_text().replace("trace.jsonl", "traces"))
+    done = sqsim(
+        "sweep", f"{odd}.yaml", "--grid", "load.concurrency=1", "--output-dir", "out", "--jobs", "1", cwd=here
+    )
+    assert done.returncode == 0, done.stderr
+    done = sqsim("report", "out", "-o", "page.html", cwd=here)
+    assert (done.returncode, done.stdout) == (0, "report: page.html\n"), done.stderr
+    assert "odd" in (here / "page.html").read_text()
+
+
+def test_replicas_are_named_beside_the_numbers(scenario):
+    words = ["run", scenario, "--set", "replicas=2", "--set", "router=round_robin"]
+    done = sqsim(*words, cwd=scenario.parent)
+    assert "- 2 replicas behind a router, round_robin: rates are of all of them together" in done.stdout
+    assert "KV capacity 4000 tokens on each replica" in done.stdout
+    assert "replica" not in sqsim("run", scenario, cwd=scenario.parent).stdout
+
+
 STUDY = """
 title: t
 asked: a

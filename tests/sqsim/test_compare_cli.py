@@ -37,6 +37,14 @@ def test_repeats_and_their_simulation(place):
     assert "errors by KV pressure" in shown
 
 
+def test_what_is_compared_says_on_what_it_rests(place):
+    shown = sqsim("compare", "r1", "sim", cwd=place).stdout
+    assert "\n- 1: every number is measured\n- 2: every number is simulated\n- 2: profile " in shown
+    shown = sqsim("compare", "r1", "r2", cwd=place).stdout
+    assert "\n- every number is measured\n" in shown
+    assert "simulated\n" not in shown
+
+
 @pytest.mark.parametrize(("name", "why"), [("hurried", "0.1 times as long"), ("cut", "ended before its end")])
 def test_refused_timing_is_said_and_is_no_failure(place, name, why):
     done = sqsim("compare", name, "sim", "--json", cwd=place)

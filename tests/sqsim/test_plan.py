@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,7 @@ def test_a_bound_is_kept_or_broken(text, value, holds):
 @pytest.mark.parametrize(
     ("text", "message"),
     [("fast", "is no bound on a metric"), ("ttft<2", "there is no metric 'ttft'"),
+     ("ttft_s_p99<0", "ttft_s_p99 is never below 0"), ("ttft_s_p99<=-1", "raise the bound"),
      ("ttft_s_p99<soon", "'soon' is no number"), ("ttft_s_p99<nan", "is no number")],
 )  # fmt: skip
 def test_a_wrong_bound_is_named(text, message):
@@ -217,15 +220,45 @@ def test_an_slo_that_nothing_keeps_names_what_binds_and_fails(tmp_path):
     )  # fmt: skip
     assert done.exit_code == 1
     assert "No number of GPUs keeps this SLO for 2 agents" in done.stdout
-    assert "What binds is tools" in done.stdout
+    assert re.search(
+        r"With 1 agent on a replica, under none on cpu, task_s_p90 is [0-9.]+\. What binds is tools",
+        done.stdout,
+    )
+    assert "- every number is simulated\n- profile tiny-llama-cpu-roofline: assumed: step" in done.stdout
     assert "What binds is tools" in (tmp_path / "out" / "plan.html").read_text()
+
+
+def test_tools_never_bind_what_a_request_waits_for(tmp_path):
+    """Tasks are almost all tools here, and yet a TTFT below the floor is the server's."""
+    file = folder(tmp_path, [chain(3)], kv_capacity=3500)
+    ask = Ask(file, (Slo("ttft_s_p99", "<", 1e-9),), Load(agents=2), ks=(4,), seeds=2)
+    found = run_plan(ask, tmp_path / "out")
+    assert found["answer"] is None
+    assert {each["bottleneck"]["name"] for each in found["settings"]} == {"compute"}
+    assert "What binds is compute" in found["sentences"][0]
+
+
+def test_the_replicas_of_the_scenario_change_no_answer(tmp_path):
+    """One replica is run, whatever the scenario says of replicas: else a GPU of the answer would be several."""
+    ask = ask_for(tmp_path)
+    one = run_plan(ask, tmp_path / "one")
+    three = run_plan(replace(ask, changes=("replicas=3",)), tmp_path / "three")
+    assert {**one, "scenario": None} == {**three, "scenario": None}
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ([], "say how much is to be carried"),
-        (["--agents", "2", "--load", "3"], "say how much is to be carried"),
+        ([], "neither is given; say what is to be carried"),
+        (["--agents", "2", "--load", "3"], "both are given; say what is to be carried"),
+        (["--load", "1e9"], "below 1e9"),
+        (["--agents", "2", "--tasks-per-agent", "inf"], "--tasks-per-agent inf makes runs of inf tasks"),
+        (["--agents", "2", "--tasks-per-agent", "1e12"], "at most 1e"),
+        (["--agents", "2", "--gpus", "h100"], "--gpus 'h100' is unknown; choose some of h100-sxm"),
+        (
+            ["--agents", "2", "--set", "replicas=2", "--set", "router=round_robin"],
+            "set router: session_affinity",
+        ),
         (["--load", "-3"], "must be above 0"),
         (["--agents", "2", "--k", "4,4"], "give turns of 1 or more, each once"),
     ],
@@ -269,4 +302,9 @@ def test_prices_are_a_table_of_numbers(tmp_path):
     assert read_prices(file) == {"h100-sxm": 2.5, "h200-sxm": 3.0}
     file.write_text("h100-sxm: 2.5\nh200-sxm: cheap\n")
     with pytest.raises(InputError, match=r"prices\.yaml:2: h200-sxm: 'cheap' is no price"):
+        read_prices(file)
+    file.write_text("h100-sxm: 2.5\nh200: 3\n")
+    with pytest.raises(
+        InputError, match=r"prices\.yaml:2: 'h200': there is no such GPU; choose some of h100-sxm"
+    ):
         read_prices(file)

@@ -344,6 +344,18 @@ def test_a_run_that_was_not_completed_is_read_only_on_request(tmp_path):
     assert read_record(tmp_path / "run", allow_incomplete=True).tasks.num_rows == 2
 
 
+@pytest.mark.parametrize("work", ["plan", "region", "sweep"])
+def test_what_is_no_run_is_named_as_what_it_is(tmp_path, work):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / f"{work}.json").write_text("{}")
+    with pytest.raises(
+        RecordError, match=f"out: holds a {work}, no run; `sqsim report .*out -o FILE.html` shows it"
+    ):
+        read_record(tmp_path / "out")
+    with pytest.raises(RecordError, match=f"{work}.json: is no directory; give the --output-dir of a run"):
+        read_record(tmp_path / "out" / f"{work}.json")
+
+
 def test_a_directory_that_is_not_there_is_named(tmp_path):
     with pytest.raises(RecordError, match="nowhere: no such directory; give the --output-dir of a run"):
         read_record(tmp_path / "nowhere")

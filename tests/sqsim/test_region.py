@@ -83,6 +83,41 @@ def test_gains_are_ratios_of_whole_runs(region):
     assert entry["against_free"] <= entry["against_none"], "none is a free setting too"
 
 
+def test_what_its_numbers_rest_on_is_said_on_the_page_and_beside_the_table(region):
+    words = [
+        "region",
+        str(region.parent / "scenario.yaml"),
+        "--concurrency",
+        "1,8",
+        "--k",
+        "2,4",
+        "--grid",
+        "max_turns=3,6",
+    ]
+    said = CliRunner().invoke(app, [*words, "--output-dir", str(region), "--jobs", "1", "--quiet"]).stdout
+    assert (
+        "- every number is simulated\n- profile tiny-llama-cpu-roofline: assumed: step; derived: dense" in said
+    )
+    assert "- assumed, not calibrated: policy.recall, policy.false_rate, policy.aux_tokens" in said
+    harmful = [
+        each for each in json.loads((region / "region.json").read_text())["places"] if each["best_free_harm"]
+    ]
+    page = any_page([region])
+    assert harmful, "the trace needs its first response in the last turn, and keep_last has cleared it"
+    for each in harmful:
+        rival = f"{each['best_free']} ({each['best_free_harm']:.1%} of what it evicts is needed later)"
+        assert rival in said
+        assert rival in page
+    for word in (
+        "On what evidence",
+        "every number is",
+        "tiny-llama-cpu-roofline",
+        "not calibrated",
+        "Provenance",
+    ):
+        assert word in page
+
+
 def test_its_page_has_a_map_for_each_rival_and_the_numbers_of_its_json(region):
     page = any_page([region])
     assert page.count('role="img" aria-label="') == 2 * 2 * 2

@@ -24,6 +24,13 @@ SMALL = {"kv_capacity": 2500, "max_new_tokens": 64}
 SIDEQUEST = {"name": "sidequest", "k": 2, "recall": 0.7, "aux_tokens": 20}
 
 
+@pytest.mark.parametrize("number", [0, 10_001, 10**8])
+def test_replicas_beyond_reason_are_refused(tmp_path, number):
+    """Each is an engine that is built: a slip of the hand must not fill the memory."""
+    with pytest.raises(ScenarioError, match=f"replicas: {number} .*from 1 to 10000"):
+        run(TASKS, tmp_path, replicas=number)
+
+
 @pytest.mark.parametrize(
     ("cache", "policy"),
     [("radix", {"name": "none"}), ("session", SIDEQUEST), ("radix", {"name": "pause"})],

@@ -222,12 +222,70 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch):
     assert run_sweep(file, axes("seed=0..3"), out).resumed == 2
 
 
-def test_a_damaged_point_is_named(tmp_path):
+def another_number(text: str) -> str:
+    point = json.loads(text)
+    point["metrics"]["output_tok_s"] *= 2
+    return json.dumps(point)
+
+
+def without(*path: str):
+    def damage(text: str) -> str:
+        point = json.loads(text)
+        inner = point
+        for name in path[:-1]:
+            inner = inner[name]
+        del inner[path[-1]]
+        return json.dumps(point)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda text: text[:1], lambda text: text[: len(text) // 2], lambda _: "", lambda _: "{}", lambda _: "[" * 10**5,
+     without("evidence"), without("time_spent"), without("metrics", "output_tok_s"), another_number],
+    ids=["a byte", "half", "empty", "no keys", "deep", "evidence", "time_spent", "a metric", "another number"],
+)  # fmt: skip
+def test_a_damaged_point_is_named(tmp_path, damage):
     file, out = folder(tmp_path), tmp_path / "out"
     run_sweep(file, axes("seed=0"), out)
-    next(out.glob("points/*.json")).write_text(json.dumps([])[:1])
-    with pytest.raises(RecordError, match="damaged; delete it, and the point is run again"):
+    (point,) = out.glob("points/*.json")
+    point.write_text(damage(point.read_text()))
+    with pytest.raises(RecordError, match=f"{point.name}: damaged; delete it, and the point is run again"):
         run_sweep(file, axes("seed=0"), out)
+
+
+def test_a_point_under_another_points_name_is_no_result(tmp_path):
+    file, out = folder(tmp_path), tmp_path / "out"
+    run_sweep(file, axes("load.concurrency=1,3"), out)
+    one, other = sorted(out.glob("points/*.json"))
+    other.write_bytes(one.read_bytes())
+    with pytest.raises(RecordError, match=f"{other.name}: damaged"):
+        run_sweep(file, axes("load.concurrency=1,3"), out)
+
+
+def test_a_wrong_value_is_named_by_the_option_that_gave_it(tmp_path):
+    with pytest.raises(ScenarioError, match=r"^--grid engine.page_size=0: engine.page_size: 0 should be"):
+        run_sweep(folder(tmp_path), axes("engine.page_size=0"), tmp_path / "out")
+    with pytest.raises(ScenarioError, match=r"^--set seed=-1: seed: -1 should be"):
+        run_sweep(folder(tmp_path), axes("load.concurrency=2,1"), tmp_path / "out", changes=["seed=-1"])
+
+
+def test_a_printed_sweep_says_what_its_numbers_rest_on(tmp_path):
+    words = [
+        "sweep",
+        str(folder(tmp_path)),
+        "--grid",
+        BOTH,
+        "--output-dir",
+        str(tmp_path / "out"),
+        "--jobs",
+        "1",
+    ]
+    said = CliRunner().invoke(app, [*words, "--quiet"], catch_exceptions=False).stdout
+    assert said.count("- every number is simulated\n") == 1
+    assert said.count("- profile tiny-llama-cpu-roofline: assumed: step; derived: dense") == 1
+    assert "- assumed, not calibrated: policy.recall, policy.false_rate, policy.aux_tokens" in said
 
 
 @pytest.mark.long
