@@ -40,7 +40,9 @@ def plan_command(
     output_dir: Annotated[
         Path, typer.Option("--output-dir", help="Where plan.json, its page and its runs go.")
     ],
-    agents: Annotated[int | None, typer.Option("--agents", min=1, help="Agents at a time, all GPUs.")] = None,
+    agents: Annotated[
+        int | None, typer.Option("--agents", min=1, max=1_000_000, help="Agents at a time, all GPUs.")
+    ] = None,
     load: Annotated[float | None, typer.Option("--load", help="Tasks an hour, all GPUs.")] = None,
     gpus: Annotated[
         str | None, typer.Option("--gpus", help="Kinds to try: h100-sxm,h200-sxm (default: the scenario's).")

@@ -33,7 +33,7 @@ def changed(tmp_path, change) -> Path:
 
 
 def test_what_is_held_fixed_is_followed_by_what_this_version_has(page):
-    assert f"{HELD} This version has neither." in shown(page)
+    assert f"{HELD} This version has neither: live decisions are an aux thread's alone." in shown(page)
 
 
 def test_the_words_come_before_the_answer_in_six_lines(page):
