@@ -253,11 +253,15 @@ class QueueOrder:
     def skip(self, waiting: list[Request], passes: int) -> bool:
         """Passes (fcfs) that admitted nobody and changed nothing; whether the queue was re-matched in one of them.
 
-        Once is as good as every time: in between nothing else is touched.
+        In between nothing else is touched, so once is as good as every time; but where a match split a node, which
+        stamps the node's lower part that once, twice is.
         """
-        due = -self.refresh_calls % REFRESH_INTERVAL < passes
+        first, splits = -self.refresh_calls % REFRESH_INTERVAL, self._kv.tree.splits
+        due = first < passes
         if due:
             self._refresh(waiting)
+            if first + REFRESH_INTERVAL < passes and self._kv.tree.splits > splits:
+                self._refresh(waiting)
         self.refresh_calls += passes
         return due
 

@@ -107,6 +107,7 @@ class RadixTree:
         self._heap: list[tuple[int, int, Node]] = []
         self.evictable = 0  # tokens in nodes without a lock
         self.protected = 0  # tokens in nodes with one
+        self.splits = 0  # how often a node was cut in two
         self.root = Node((), 0, None)
         self.root.locks = 1
 
@@ -259,6 +260,7 @@ class RadixTree:
         """Cut a node in two; the new upper part is returned, the lower one keeps its identity."""
         parent, (head, tail) = node.parent, split(node.key, at)
         assert parent is not None
+        self.splits += 1
         upper = parent.children[node.first] = Node(head, at, parent, node.first, self._tick())
         upper.locks = 1 if node.locks else 0
         upper.touched = node.touched

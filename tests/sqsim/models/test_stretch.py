@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from serving import Server
+from serving import Server, fresh, request
 from test_batching import Agent
 
+from sqsim.models.admission import QueueOrder
 from sqsim.models.batching import Batch, Limits, Scheduler
+from sqsim.models.kv_cache import KvCache
 from sqsim.models.stretch import StretchingScheduler
+from sqsim.models.tokens import split, whole
+
+LIMITS = Limits(kv_capacity=1000, context_length=1000)
 
 
 def state(scheduler: Scheduler) -> dict:
@@ -33,6 +39,26 @@ def state(scheduler: Scheduler) -> dict:
         "flags": (scheduler.full, scheduler.chunked, scheduler._left, scheduler.refresh_calls, scheduler.ratio),
         "tree": (tree.protected, evicted, live),
     }
+
+
+@pytest.mark.parametrize("passes", [31, 32, 63, 64, 300])
+def test_a_queue_is_left_as_every_pass_would_leave_it(passes):
+    """A match that splits a node stamps its lower part; only a second one brings the others' stamps before it."""
+
+    def leaves(arrange):
+        kv, (a, b) = KvCache(LIMITS), (whole(1, 10), whole(2, 10))
+        for text in (a, b):
+            kv.tree.insert(text, 10)
+        waiting = [request("b", (*split(b, 4)[0], *fresh(9))), request("a", (*a, *fresh(9)))]
+        order = QueueOrder(kv, LIMITS)
+        arrange(order, waiting)
+        return order.refresh_calls, [node.key for node in iter(kv.tree.evict, None)]
+
+    def one_by_one(order, waiting):
+        for _ in range(passes):
+            order.arrange(waiting)
+
+    assert leaves(lambda order, waiting: order.skip(waiting, passes)) == leaves(one_by_one)
 
 
 class TwinServer(Server):
