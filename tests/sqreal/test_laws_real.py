@@ -16,8 +16,8 @@ from tests.sqreal.replays import POLICIES
 
 pytestmark = pytest.mark.real
 
-QUIET_TASKS = {"tiny-llama": 20, "tiny-gpt-oss": 10}
-"""A token of gpt-oss takes a CPU three times as long; the committed matrix has 20 of each."""
+QUIET_TASKS = 10
+"""The committed matrix (conformance.py) has 20."""
 
 
 def servers(model: str):
@@ -41,10 +41,9 @@ def servers(model: str):
 @pytest.mark.parametrize("policy", POLICIES)
 class Laws:
     def test_uncontended_every_turn_accounts_for_the_same_tokens(self, served, tmp_path, policy):
-        count = QUIET_TASKS[served[0].model]
-        found = quiet(*served, policy, tmp_path, count)
+        found = quiet(*served, policy, tmp_path, QUIET_TASKS)
         assert found.differences == []
-        assert found.tasks == count
+        assert found.tasks == QUIET_TASKS
         assert found.cached_tokens > 0
         assert (found.aux > 0) == (policy == "sidequest")
         assert (found.evictions > 0) == (policy != "none")

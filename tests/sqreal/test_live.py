@@ -237,6 +237,7 @@ def test_a_decision_that_is_written_is_read_back_and_applied(lettered_server, tm
 
 
 @pytest.mark.real
+@pytest.mark.long  # test_replay_real.py's command starts one too, the tests above read what one writes
 def test_the_command_starts_a_server_that_reads(tmp_path):
     """`sqreal run` of a model with its tokenizer beside it; its tokenizer reads as the server's does."""
     model = write_tokenizer(write_tiny_model("tiny-llama", tmp_path / "model"))
