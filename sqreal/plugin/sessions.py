@@ -7,7 +7,7 @@ is idle, and *outlive* its session for the forks that read it. An aborted or ret
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
@@ -24,15 +24,39 @@ SHIFT = "sqreal_shift"
 _CONVERSATION = "sqreal_conversation"  # attribute of a Session
 
 
+class Cut(NamedTuple):
+    """So many tokens were cut out of a row before what is now its token `at`."""
+
+    at: int
+    tokens: int
+
+
 @dataclass(eq=False)
 class Slot(SessionSlot):  # type: ignore[misc]  # SGLang's class, untyped here
-    """A session's row of KV. `shift`: tokens cut out of it, which positions go on counting."""
+    """A session's row of KV. Positions go on counting what was cut out of it."""
 
     conversation: Any = None
-    shift: int = 0
+    cuts: list[Cut] = field(default_factory=list)
     busy: bool = True  # does a turn that was admitted run on it?
     rested: int = 0  # when it became idle last, in ends of turns
     readers: list[Reader] = field(default_factory=list)
+
+    @property
+    def shift(self) -> int:
+        """How many tokens were cut out of the row."""
+        return sum(cut.tokens for cut in self.cuts)
+
+    def shift_at(self, tokens: int) -> int:
+        """How many were cut out between the first so many tokens of the row."""
+        return sum(cut.tokens for cut in self.cuts if cut.at < tokens)
+
+    def cut(self, span: Span) -> None:
+        """These tokens are gone from the row now."""
+        moved = [
+            Cut(cut.at if cut.at <= span.start else max(span.start, cut.at - span.tokens), cut.tokens)
+            for cut in self.cuts
+        ]
+        self.cuts = [*moved, Cut(span.start, span.tokens)]
 
 
 class Reader(_VirtualNode):  # type: ignore[misc]  # as above
@@ -141,14 +165,18 @@ class Sessions(StreamingSession):  # type: ignore[misc]  # as above
             asked = min(
                 asked, kv.cache_protected_len
             )  # publishing may yet put other slots in place of the row's own
-        tokens = common_prefix(slot.conversation.ids()[:asked], req.origin_input_ids[:asked]) // page * page
+        same = common_prefix(slot.conversation.ids()[:asked], req.origin_input_ids[:asked])
+        tokens = same // page * page
         if tokens and self.cache.supports_swa():
-            unread = max(tokens - self.cache.sliding_window_size, kv.cache_protected_len)
-            if tokens < kv.cache_protected_len or kv.get_evicted_seqlen(ComponentType.SWA) > unread:
+            begin = tokens - self.cache.sliding_window_size
+            unread = max(begin, kv.cache_protected_len)
+            # A window that reaches over a cut would hold tokens that are further away than the window.
+            over = any(begin < cut.at < tokens for cut in slot.cuts)
+            if over or tokens < kv.cache_protected_len or kv.get_evicted_seqlen(ComponentType.SWA) > unread:
                 tokens = 0
         if not tokens:
             return None
-        setattr(req, SHIFT, slot.shift)
+        setattr(req, SHIFT, slot.shift_at(same))
         node = Reader(slot, tokens)
         return MatchResult(
             device_prefix_len=tokens,
@@ -218,7 +246,8 @@ class Sessions(StreamingSession):  # type: ignore[misc]  # as above
         tokens = len(keep) - len(kept)
         kv.kv_allocated_len -= tokens
         kv.kv_committed_len -= tokens
-        slot.shift += tokens
+        for span in reversed(spans):
+            slot.cut(span)
 
     def _free(self, slot: Slot) -> None:
         kv = slot.kv

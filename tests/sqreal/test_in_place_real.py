@@ -136,6 +136,27 @@ def test_a_drop_waits_for_the_fork_and_is_not_lost(served):
     alone(served, test)
 
 
+@pytest.mark.parametrize("length", [75, 85, 100])  # of 122 tokens left; spans before tokens 80 and 96 are gone
+def test_a_fork_of_part_of_a_session_stands_where_that_part_ends(served, length):
+    async def test(client: Client, agent: Agent):
+        await agent.turn(Step(new=64, out=2), 0)
+        await agent.turn(Step(new=100, out=2), 1)
+        agent.drop([Span(80, 112), Span(128, 144)])
+        asks = {"sqreal_drop": [[80, 112], [128, 144]]}
+        answer = await client.generate(
+            Call("drops/", [7, 9], None, 2, session=agent.session, asks=asks, ignore_eos=True)
+        )
+        agent.mirror.tell([7, 9])
+        agent.mirror.computed(answer.meta["cached_tokens"])
+        ids = [*agent.mirror.ids[:length], 11, 12, 13]
+        fork = {"sqreal_fork": {"session": agent.session, "tokens": length}}
+        forked = await client.generate(Call("part/", ids, None, 8, asks=fork, ignore_eos=True))
+        assert forked.meta["cached_tokens"] == length // served.page * served.page
+        agent.check_fork((forked, ids, length), agent.mirror, [])
+
+    alone(served, test)
+
+
 def test_a_pool_full_of_idle_sessions_serves_on(served):
     async def test(client: Client, agent: Agent):
         agents = [Agent(served, client, seed, squeezed=True) for seed in range(6)]
