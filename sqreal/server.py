@@ -168,7 +168,8 @@ def start(
 ) -> Iterator[Server]:
     """Start a server, wait until it answers, and stop it with all its processes when the block ends.
 
-    `port` None: a free one. `host`: the addresses it listens on, of which this machine's own has to be one. `log_path` None: a temporary file, gone with the server; an error quotes its end.
+    `port` None: a free one. `host`: the addresses it listens on, of which this machine's own has to be one.
+    `log_path` None: a temporary file, gone with the server; an error quotes its end.
     """
     if launcher is _SGLANG:
         require_sglang()

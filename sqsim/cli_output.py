@@ -22,7 +22,7 @@ from rich.text import Text
 
 from sqsim import __version__
 from sqsim.errors import SqsimError
-from sqsim.labels import evidence_lines
+from sqsim.evidence import evidence_lines
 from sqsim.trace.files import check_free, written_whole
 
 _LINE_S = 15.0

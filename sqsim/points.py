@@ -20,7 +20,7 @@ from typing import Any
 
 import sqsim
 from sqsim.errors import Interrupted, RecordError, SqsimError
-from sqsim.labels import evidence_of
+from sqsim.evidence import evidence_of
 from sqsim.metrics import metrics
 from sqsim.models.doubt import drawn
 from sqsim.models.profile import Profile

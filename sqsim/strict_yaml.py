@@ -134,14 +134,19 @@ def dotted(path: KeyPath) -> str:
     return text.removeprefix(".")
 
 
+def given_by(option: str, override: str) -> str:
+    """What messages call the place of an override that came by this option."""
+    text = " ".join(override.split())
+    return f"{option} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
 def set_value(document: Document, override: str, where: str | None = None) -> None:
     """Apply one `a.b=value` to a document; the value is YAML: a scalar, or a list or mapping in flow style.
 
     `where` is what messages call its place; by default the `--set` that it is.
     """
     if where is None:
-        text = " ".join(override.split())
-        where = f"--set {text if len(text) <= 60 else text[:57] + '...'}"
+        where = given_by("--set", override)
     name, equals, text = override.partition("=")
     path = tuple(part.strip() for part in name.split("."))
     if not equals or not all(path):

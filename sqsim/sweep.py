@@ -16,11 +16,13 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from sqsim.errors import ScenarioError, SqsimError
+from sqsim.evidence import each_once
 from sqsim.grid import Axis, Values, overrides, points, written
-from sqsim.labels import each_once, labels
+from sqsim.labels import labels
 from sqsim.metrics import DEFINITIONS
 from sqsim.points import UNTIMED, Found, Points, content_key, read_json, write_json
 from sqsim.scenario import Scenario, load_scenario
+from sqsim.strict_yaml import given_by
 from sqsim.trace.files import written_whole
 from sqsim.workers import Progress, Workers
 
@@ -90,21 +92,16 @@ def _done(point: Point, result: Found | SqsimError | None) -> Point:
 def _points(file: Path, axes: Sequence[Axis], changes: Sequence[str]) -> list[Point]:
     found = []
     for values in points(axes):
+        own = overrides(values)
+        places = [given_by("--set", each) for each in changes] + [given_by("--grid", each) for each in own]
         try:
-            scenario = load_scenario(file, [*changes, *overrides(values)])
+            scenario = load_scenario(file, [*changes, *own], places)
             found.append(Point(values, scenario, content_key(scenario)))
         except ScenarioError as error:
-            found.append(Point(values, error=_line(_of_grid(str(error), overrides(values)))))
+            found.append(Point(values, error=_line(str(error))))
     if all(point.scenario is None for point in found):
         raise ScenarioError(found[0].error or "")
     return found
-
-
-def _of_grid(problem: str, changes: Sequence[str]) -> str:
-    """A problem of a point, with the option that the value came by."""
-    for change in changes:
-        problem = problem.replace(f"--set {change}", f"--grid {change}")
-    return problem
 
 
 def _line(text: str) -> str:

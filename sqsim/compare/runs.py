@@ -15,7 +15,7 @@ from sqsim.compare.accounting import Accounting, accounting, comparable
 from sqsim.compare.experiment import Run, timing_refused, warnings
 from sqsim.compare.measured import Measured, measured
 from sqsim.errors import RecordError
-from sqsim.labels import evidence_lines, evidence_of
+from sqsim.evidence import evidence_lines, evidence_of
 from sqsim.metrics import DEFINITIONS, Value, metrics
 from sqsim.record import RunRecord
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqsim.labels import each_once, harm, harm_said
+from sqsim.evidence import each_once
+from sqsim.labels import harm, harm_said
 from sqsim.plan.bottleneck import bottleneck
 from sqsim.plan.certainty import LEVEL, SOURCE, Certainty
 from sqsim.plan.search import Load, Search

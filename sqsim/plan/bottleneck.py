@@ -68,7 +68,8 @@ def _at_rest(spent: Mapping[str, float], whole: float) -> Bottleneck:
     """Load makes no difference: what takes most of a task's time takes it alone too."""
     most = max(spent, key=lambda part: spent[part])
     name = "tools" if most in _OUTSIDE else "compute"
-    said = f"load changes little; {_NAMES[most]} takes {spent[most]:.1f} of {whole:.0f} s a task{'' if len(spent) == len(_NAMES) else ' on the server'}"
+    where = "" if len(spent) == len(_NAMES) else " on the server"
+    said = f"load changes little; {_NAMES[most]} takes {spent[most]:.1f} of {whole:.0f} s a task{where}"
     return Bottleneck(name, said)
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from sqsim.errors import InputError, RunError, SqsimError
+from sqsim.evidence import each_once
 from sqsim.grid import Axis, Values, overrides, points
-from sqsim.labels import each_once, harm
+from sqsim.labels import harm
 from sqsim.models.geometry import geometry
 from sqsim.plan.settings import KS, Setting, settings
 from sqsim.points import Found, Points, write_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqsim.labels import evidence_lines
+from sqsim.evidence import evidence_lines
 from sqsim.report.markup import badged, missing
 
 

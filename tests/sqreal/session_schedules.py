@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import os
+
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from tests.sqreal.session_agent import Step
+
+
+def driving(examples: int) -> settings:
+    """For tests whose examples drive a server: so many (or $SQREAL_SCHEDULES), the same every time, none shrunk."""
+    return settings(
+        max_examples=int(os.environ.get("SQREAL_SCHEDULES", examples)),
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],  # a failing example is reported as it was found
+    )
 
 
 def schedules(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
-import os
 import re
 import subprocess
 import sys
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
 from sqreal.byte_tokenizer import BEGIN, END, encode, write_tokenizer
 from sqreal.client import Call, Client
@@ -23,7 +22,7 @@ from tests.sqreal.chat_agent import CHAT_REFUSED, PAGES, ChatAgent, chatted, mes
 from tests.sqreal.readme import blocks
 from tests.sqreal.reference_model import ReferenceModel, write_weights
 from tests.sqreal.session_agent import Agent, Step, drive
-from tests.sqreal.session_schedules import schedules
+from tests.sqreal.session_schedules import driving, schedules
 from tests.sqreal.session_server import serving
 
 pytestmark = pytest.mark.real
@@ -46,16 +45,9 @@ def served(request, tmp_path_factory):
 
 
 SCHEDULES = schedules(most_new=40)
-EXAMPLES = int(os.environ.get("SQREAL_SCHEDULES", "3"))
 
 
-@settings(
-    max_examples=EXAMPLES,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate],  # an example drives a server: report it as it was found
-)
+@driving(3)
 @given(schedules=SCHEDULES)
 def test_random_schedules_say_what_the_reference_says(served, schedules):
     found = asyncio.run(drive(served, schedules))

@@ -6,24 +6,22 @@ Outputs are forced, and their log-probabilities held against a reference model t
 from __future__ import annotations
 
 import asyncio
-import os
 from itertools import pairwise
 from statistics import fmean
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
 pytest.importorskip("torch")
 
 from sqreal.client import Call, Client
 from tests.sqreal.reference_gpt_oss import GptOssReference, write_gpt_oss
 from tests.sqreal.session_agent import Agent, Step, drive
-from tests.sqreal.session_schedules import schedules
+from tests.sqreal.session_schedules import driving, schedules
 from tests.sqreal.session_server import serving
 
 pytestmark = [pytest.mark.real, pytest.mark.long]
 
-EXAMPLES = int(os.environ.get("SQREAL_SCHEDULES", "6"))
 SERVERS = {"gpt-oss-float32-page16": ("float32", 16), "gpt-oss-bfloat16-page1": ("bfloat16", 1)}
 CLEAR = {"float32": 1000, "bfloat16": 3}
 """How many times further off a reference is, at least, that has not noticed the drops."""
@@ -45,13 +43,7 @@ def served(request, tmp_path_factory):
         yield server
 
 
-@settings(
-    max_examples=EXAMPLES,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.generate],  # an example drives a server: report it as it was found
-)
+@driving(6)
 @given(schedule=schedules(most_new=80, turns=(5, 14)))
 def test_random_schedules_score_as_the_reference_does(served, schedule):
     found = asyncio.run(drive(served, schedule))

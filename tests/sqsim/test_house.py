@@ -22,7 +22,7 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"workload"},
     {"agents"},
     {"des"},
-    {"simulate", "labels", "grid"},
+    {"simulate", "labels", "evidence", "grid"},
     {"bands"},
     {"points"},
     {"report", "study", "study_file", "compare", "calibrate", "support", "sweep", "plan"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -37,6 +38,11 @@ def test_the_line_where_aux_threads_cost_more_than_they_save(gains, pays, start)
     assert (found["pays"], found["from"]) == (pays, pytest.approx(start) if start else None)
 
 
+def asked(directory: Path) -> list[str]:
+    scenario = str(directory / "scenario.yaml")
+    return ["region", scenario, "--concurrency", "1,8", "--k", "2,4", "--grid", "max_turns=3,6"]
+
+
 @pytest.fixture(scope="module")
 def region(tmp_path_factory):
     directory = tmp_path_factory.mktemp("region")
@@ -44,16 +50,7 @@ def region(tmp_path_factory):
     engine = {"gpu": "cpu", "kv_capacity": 3500, "max_new_tokens": 64}
     content = {"traces": "trace.jsonl", "model": "tiny-llama", "engine": engine}
     (directory / "scenario.yaml").write_text(json.dumps(content))
-    words = [
-        "region",
-        str(directory / "scenario.yaml"),
-        "--concurrency",
-        "1,8",
-        "--k",
-        "2,4",
-        "--grid",
-        "max_turns=3,6",
-    ]
+    words = asked(directory)
     done = CliRunner().invoke(
         app, [*words, "--output-dir", str(directory / "out"), "--jobs", "1", "--quiet"], catch_exceptions=False
     )
@@ -84,16 +81,7 @@ def test_gains_are_ratios_of_whole_runs(region):
 
 
 def test_what_its_numbers_rest_on_is_said_on_the_page_and_beside_the_table(region):
-    words = [
-        "region",
-        str(region.parent / "scenario.yaml"),
-        "--concurrency",
-        "1,8",
-        "--k",
-        "2,4",
-        "--grid",
-        "max_turns=3,6",
-    ]
+    words = asked(region.parent)
     said = CliRunner().invoke(app, [*words, "--output-dir", str(region), "--jobs", "1", "--quiet"]).stdout
     assert (
         "- every number is simulated\n- profile tiny-llama-cpu-roofline: assumed: step; derived: dense" in said

@@ -1,0 +1,43 @@
+"""On what the numbers of runs rest, in words: for tables on a terminal and for pages alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def evidence_lines(evidence: Iterable[Mapping[str, Any]]) -> list[str]:
+    """On what the numbers of many runs rest, each thing once; for tables on a terminal and for pages alike."""
+    lines: dict[str, None] = {}
+    for each in evidence:
+        lines["every number is simulated"] = None
+        if each["profile"]:
+            lines[f"profile {each['profile']}: {each['summary']}"] = None
+        if each["assumed"]:
+            lines[f"assumed, not calibrated: {', '.join(each['assumed'])}"] = None
+        if each["references"].get("synthesised"):
+            lines["references are synthesised: which responses are needed later is a guess"] = None
+        for name in each["out_of_range"]:
+            lines[f"some steps left the measured range: {name}"] = None
+    return list(lines)
+
+
+def evidence_of(run: Mapping[str, Any]) -> dict[str, Any]:
+    """What the lines above need of a simulated run's `run.json`."""
+    profile = run.get("profile", {})  # a record written by hand may say less
+    return {
+        "profile": profile.get("name"),
+        "summary": profile.get("summary"),
+        "assumed": run.get("assumed", []),
+        "references": run.get("references", {}),
+        "out_of_range": run.get("out_of_range", {}),
+    }
+
+
+def each_once(evidence: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same evidence, without what was there before; in order."""
+    found: list[dict[str, Any]] = []
+    for each in evidence:
+        if each not in found:
+            found.append(each)
+    return found
