@@ -17,7 +17,7 @@ from sqreal.live_text import LiveText, live_text
 from sqreal.scenario_from import unmodelled
 from sqreal.schedule import await_idle, write_schedule
 from sqreal.server import Server
-from sqreal.server_metrics import cross_check
+from sqreal.server_metrics import Read, cross_check
 from sqreal.stage import Stage
 from sqreal.task import AgentTask, Child
 from sqreal.token_ids import TokenIds
@@ -88,6 +88,9 @@ class Replay:
         self.record = RunRecord({})
         self.interrupted = False
         self._stage: Stage | None = None
+        self._read: tuple[Read, Read] | None = (
+            None  # the server's counters before the first task and behind the last
+        )
         self._metrics: dict[str, Any] = {}
 
     def run(self, progress: Progress | None = None) -> RunRecord:
@@ -106,6 +109,8 @@ class Replay:
             accounting.read(events(self._step_log, stage.t0_s), end_s)
             for exchange in stage.exchanges:
                 accounting.fill(exchange.rid, exchange.served)
+        if self._read is not None:
+            self._metrics = cross_check(*self._read, [(each.served, each.answer) for each in stage.exchanges])
         tables = Tables()
         for each in stage.ended:
             each.rows.write(tables, each.start_s, each.end_s, each.outcome)
@@ -174,9 +179,7 @@ class Replay:
                             stage.group.create_task(process)
                     if self._step_log is not None:
                         await asyncio.to_thread(await_idle, self._step_log)
-                    self._metrics = cross_check(
-                        before, await client.metrics(), [(each.served, each.answer) for each in stage.exchanges]
-                    )
+                    self._read = before, await client.metrics()
                 except* RunError as errors:
                     self.error = _first(errors)
                 except* asyncio.CancelledError:

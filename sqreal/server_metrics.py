@@ -70,10 +70,11 @@ def cross_check(
                 meta["prompt_tokens"],
                 meta["cached_tokens"],
                 meta["completion_tokens"],
-                meta.get("num_retractions", 0),
+                served.retractions,
             )
         else:
             in_queue += 1
+            aborted["retracted_requests"] += served.retractions  # counted when they happen, not at its end
     counters = {}
     for name, theirs in COUNTERS.items():
         first, last = int(before.get(theirs, 0)), int(after.get(theirs, 0))

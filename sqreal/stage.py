@@ -209,7 +209,8 @@ def note(served: Served, answer: Generation, t0_s: float) -> None:
     meta = answer.meta
     served.submit_s, served.end_s = answer.submit_s - t0_s, answer.end_s - t0_s
     served.output_tokens = len(answer.output_ids)
-    served.retractions = meta.get("num_retractions", 0)
+    # One with output that tells no count was aborted in the queue: at least one retraction had put it back there.
+    served.retractions = meta.get("num_retractions", min(served.output_tokens, 1))
     if served.output_tokens:  # one that was aborted in the queue before it ran tells no more
         told = {**answer.first_meta, **meta}
         served.prompt_tokens, served.cached_tokens = told["prompt_tokens"], told["cached_tokens"]

@@ -201,6 +201,7 @@ class FakeServer:
                 # As SGLang answers what was aborted in the queue.
                 if aborted and (not said or self.faults.retracts):
                     meta = {"id": rid, "finish_reason": finish, "completion_tokens": len(said)}
+                    self._count(num_retracted_requests=min(len(said), 1))
                 elif finish is not None:
                     self._count(
                         num_requests=1,

@@ -62,6 +62,16 @@ def test_one_that_was_retracted_and_then_aborted_in_the_queue(tmp_path):
     assert aux["state"] == "cancelled", aux
     assert aux["prompt_tokens"] == aux["fork_tokens"] + 12, "the context and the trigger"
     assert aux["output_tokens"] > 0
+    assert found["counters"]["retracted_requests"]["aborted"] == 1
+
+
+def test_the_log_knows_how_often_one_was_retracted_that_was_aborted_in_the_queue():
+    finish = {"finish_reason": {"type": "abort", "message": "?"}}
+    served = Served(0.0, 40)
+    served.retractions = 3
+    after = {"sglang:num_retracted_requests_total": 3.0}
+    found = cross_check({}, after, [(served, Generation(0.0, 0.5, 1.0, [7, 8], finish))])
+    assert (found["differences"], found["aborted"]["in_the_queue"]) == ({}, 1)
 
 
 def test_one_that_was_aborted_in_the_queue_is_counted_nowhere():
