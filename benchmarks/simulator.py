@@ -118,7 +118,7 @@ def write_mooncake(number: int, folder: Path) -> Path:
 
 def run_case(name: str, trace: str, out: str) -> dict[str, Any]:
     """Run a case and say what it cost."""
-    from sqsim.record import read_record  # noqa: PLC0415
+    from sqsim.record_files import read_record  # noqa: PLC0415
     from sqsim.scenario import make_scenario  # noqa: PLC0415
     from sqsim.simulate import Simulation  # noqa: PLC0415
 

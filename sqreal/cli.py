@@ -32,7 +32,7 @@ from sqsim.cli_output import (
 from sqsim.cli_run import print_run, require_completed
 from sqsim.errors import InputError, RunError
 from sqsim.metrics import metrics
-from sqsim.record import check_writable, write_record
+from sqsim.record_files import check_writable, write_record
 from sqsim.recording import SCHEDULE
 from sqsim.scenario import Scenario, load_scenario
 

@@ -28,10 +28,10 @@ from sqsim.errors import InputError, RecordError, RunError, SqsimError
 from sqsim.metrics import Value, metrics
 from sqsim.models.doubt import drawn, in_doubt
 from sqsim.models.profile import Profile
-from sqsim.record import no_constant
 from sqsim.scenario import Scenario, SideQuest
 from sqsim.scenario_parts import RateLoad
 from sqsim.simulate import Simulation, simulate
+from sqsim.strict_json import no_constant
 from sqsim.workers import Progress, Workers
 
 CONFIDENCE = 0.9

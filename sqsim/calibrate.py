@@ -25,7 +25,7 @@ from sqsim.models.profile import (
     Profile,
     StepTerm,
 )
-from sqsim.record import read_record
+from sqsim.record_files import read_record
 from sqsim.recording import SCHEDULE
 from sqsim.step_fit import Residuals, Run, RunScore, StepFit, fit_steps, residuals
 from sqsim.step_times import StepTimes, served, step_times

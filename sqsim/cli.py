@@ -36,7 +36,7 @@ from sqsim.errors import InputError
 from sqsim.lockstep import replay
 from sqsim.metrics import metrics
 from sqsim.models.profile import profile_text
-from sqsim.record import check_writable, read_record
+from sqsim.record_files import check_writable, read_record
 from sqsim.report.any_page import any_page
 from sqsim.report.perfetto import perfetto
 from sqsim.scenario import load_scenario

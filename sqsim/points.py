@@ -19,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import sqsim
+from sqsim.directories import check_place
 from sqsim.errors import Interrupted, RecordError, SqsimError
 from sqsim.evidence import evidence_of
 from sqsim.metrics import metrics
 from sqsim.models.doubt import drawn
 from sqsim.models.profile import Profile
-from sqsim.record import check_place, is_record, write_record
+from sqsim.record_files import is_record, write_record
 from sqsim.scenario import Scenario
 from sqsim.simulate import Simulation, simulate
+from sqsim.strict_json import is_whole, sealed
 from sqsim.time_spent import time_spent
 from sqsim.trace.files import sha256, written_whole
 from sqsim.workers import Progress, Workers
@@ -79,7 +81,7 @@ class Points:
             return None
         try:
             found = json.loads(file.read_bytes())
-            if (found["schema"], found["key"], found["sum"]) == (SCHEMA, key, _sum_of_content(found)):
+            if (found["schema"], found["key"]) == (SCHEMA, key) and is_whole(found):
                 return dict(found)
         except (ValueError, LookupError, TypeError, RecursionError):
             pass
@@ -129,23 +131,18 @@ class _Work:
         record = simulate(scenario, profile=_profile(item) if isinstance(item, Draw) else None)
         if self.points.records:
             write_record(record, self.points.record(key), overwrite=True)
-        found: Found = {
-            "schema": SCHEMA,
-            "key": key,
-            "scenario": scenario.resolved(),
-            "metrics": {name: value for name, value in metrics(record).items() if name != UNTIMED},
-            "time_spent": time_spent(record),
-            "evidence": evidence_of(record.run),
-        }
-        found["sum"] = _sum_of_content(found)
+        found: Found = sealed(
+            {
+                "schema": SCHEMA,
+                "key": key,
+                "scenario": scenario.resolved(),
+                "metrics": {name: value for name, value in metrics(record).items() if name != UNTIMED},
+                "time_spent": time_spent(record),
+                "evidence": evidence_of(record.run),
+            }
+        )
         write_json(self.points.directory / "points" / f"{key}.json", found)
         return found
-
-
-def _sum_of_content(found: Found) -> str:
-    """The sha256 of all that a point's file holds beside it: a changed or misplaced file is no finished run."""
-    content = {name: value for name, value in found.items() if name != "sum"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _profile(draw: Draw) -> Profile:

@@ -9,7 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from sqsim.record import TABLES, Rows, TableFile, check_writable, seal, whole_directory
+from sqsim.directories import whole_directory
+from sqsim.record import TABLES, Rows
+from sqsim.record_files import TableFile, check_writable, seal
 
 
 class Recorder:

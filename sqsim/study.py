@@ -13,11 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sqsim.directories import check_place, whole_directory
 from sqsim.errors import InputError, RecordError, RunError, SqsimError
 from sqsim.labels import labels
 from sqsim.metrics import metrics, regret_tokens
 from sqsim.points import content_key
-from sqsim.record import RunRecord, check_place, whole_directory, write_record
+from sqsim.record import RunRecord
+from sqsim.record_files import write_record
 from sqsim.scenario import Scenario
 from sqsim.simulate import simulate
 from sqsim.strict_yaml import KeyPath, show

@@ -24,7 +24,7 @@ from sqsim.bands import bands
 from sqsim.calibrate import calibrate
 from sqsim.metrics import metrics
 from sqsim.models.profile import profile_text
-from sqsim.record import read_record, write_record
+from sqsim.record_files import read_record, write_record
 from sqsim.recording import SCHEDULE
 from sqsim.scenario import Scenario
 from sqsim.trace.schema import Task

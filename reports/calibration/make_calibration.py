@@ -27,7 +27,7 @@ from sqsim.bands import bands
 from sqsim.calibrate import calibrate
 from sqsim.metrics import metrics
 from sqsim.models.profile import profile_text
-from sqsim.record import read_record, write_record
+from sqsim.record_files import read_record, write_record
 from sqsim.recording import SCHEDULE
 from sqsim.scenario import Scenario, make_scenario
 from sqsim.trace.schema import Answer, Call, Carries, Prefix, Question, Source, Task, Turn

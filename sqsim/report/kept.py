@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sqsim.record import COMPLETED, read_record
+from sqsim.record import COMPLETED
+from sqsim.record_files import read_record
 
 Numbers = npt.NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqsim.errors import RecordError
 from sqsim.metrics import metrics
-from sqsim.record import read_record
+from sqsim.record_files import read_record
 from sqsim.report import grouping
 from sqsim.report.kept import Kept, keep
 from sqsim.report.labels import flat, labels_of, variant_of

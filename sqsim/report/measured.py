@@ -12,7 +12,7 @@ from sqsim.compare.noise import RULE
 from sqsim.compare.pressure import Bin, Errors
 from sqsim.compare.verdicts import verdicts
 from sqsim.metrics import DEFINITIONS
-from sqsim.record import read_record
+from sqsim.record_files import read_record
 from sqsim.report.figure import grid
 from sqsim.report.markup import badge, details, escape, paragraph, section, table, unbroken, value_cell, warning
 from sqsim.report.measured_figures import errors_by_pressure, usage_over_seconds, usage_over_the_run

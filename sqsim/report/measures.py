@@ -165,7 +165,7 @@ def written(value: Value) -> str:
     size = abs(as_number)
     if size >= 1e8:
         text = f"{as_number / 1e6:,.0f} M"
-    elif isinstance(value, int) or size >= 1000:
+    elif as_number.is_integer() or size >= 1000:
         text = f"{as_number:,.0f}"
     elif size >= 1:
         text = f"{as_number:.{3 - int(math.log10(size))}f}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sqsim.errors import RecordError
 from sqsim.metrics import metrics
-from sqsim.record import is_record, read_record
+from sqsim.record_files import is_record, read_record
 from sqsim.report.labels import labels_of, variant_of
 from sqsim.report.markup import escape, paragraph, section, table, value_cell, warning
 from sqsim.report.measures import FAILED, KV_PEAK, OUTPUT_TOK_S, RUN_TIME, TASK_P90, TTFT_P99

@@ -9,9 +9,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from sqsim.errors import RecordError
-from sqsim.record import no_constant
 from sqsim.report.measures import Value
 from sqsim.report.sources import Kind
+from sqsim.strict_json import no_constant
 
 STUDY_SCHEMA = "sqsim-study/1"
 

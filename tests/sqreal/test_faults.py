@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from sqsim.record import read_record
+from sqsim.record_files import read_record
 from tests.sqreal.commands import command_of, eventually, servers_in, sqreal
 from tests.sqreal.fake_server import FakeServer, wait_until
 from tests.sqreal.replays import scenario

@@ -19,7 +19,7 @@ from sqsim import lockstep
 from sqsim.agent.aux_thread import TRIGGER
 from sqsim.errors import ScenarioError
 from sqsim.metrics import metrics
-from sqsim.record import read_record, write_record
+from sqsim.record_files import read_record, write_record
 from sqsim.simulate import simulate
 from tests.sqreal.fake_server import FakeServer
 from tests.sqreal.replays import ACCOUNTED, EVICTED, on, rows, scenario

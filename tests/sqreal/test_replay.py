@@ -19,7 +19,7 @@ from sqreal.server import attach
 from sqreal.stage import FaithError, check, note
 from sqsim.errors import InputError, RecordError, RunError, ScenarioError
 from sqsim.metrics import metrics
-from sqsim.record import read_record, write_record
+from sqsim.record_files import read_record, write_record
 from sqsim.recording import SCHEDULE
 from sqsim.scenario import load_scenario
 from sqsim.simulate import simulate

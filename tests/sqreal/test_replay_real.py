@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from sqsim import lockstep
-from sqsim.record import read_record
+from sqsim.record_files import read_record
 from sqsim.recording import SCHEDULE
 from tests.sqreal.conformance import accounts
 from tests.sqreal.replays import POLICIES, busy, family, scenario

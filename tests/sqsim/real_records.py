@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sqsim.record import TABLES, RunRecord, write_record
+from sqsim.record import TABLES, RunRecord
+from sqsim.record_files import write_record
 from sqsim.scenario import make_scenario
 from sqsim.simulate import simulate
 from sqsim.trace.store import write_tasks

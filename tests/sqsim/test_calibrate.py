@@ -15,7 +15,8 @@ from sqsim.models.cost import CostModel, StepWork
 from sqsim.models.geometry import geometry
 from sqsim.models.hardware import hardware
 from sqsim.models.profile import profile_text, read_profile
-from sqsim.record import RunRecord, write_record
+from sqsim.record import RunRecord
+from sqsim.record_files import write_record
 from sqsim.scenario import make_scenario
 from sqsim.simulate import simulate
 from sqsim.trace.store import write_tasks

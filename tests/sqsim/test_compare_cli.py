@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sqsim.record import write_record
+from sqsim.record_files import write_record
 from tests.sqsim.real_records import real, simulated
 from tests.sqsim.test_cli import sqsim
 

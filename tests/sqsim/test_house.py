@@ -12,11 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "sqsim"
 FLOORS = [  # from the ground up; a module may import from its own floor and from those below
-    {"errors", "draws", "workers"},
+    {"errors", "draws", "workers", "directories", "strict_json"},
     {"trace"},
     {"models"},
     {"agent"},
-    {"record", "recorder", "strict_yaml"},
+    {"record", "record_files", "recorder", "strict_yaml"},
     {"metrics", "lockstep", "recording", "step_times", "step_fit", "task_rows", "time_spent"},
     {"scenario", "scenario_parts"},
     {"workload"},

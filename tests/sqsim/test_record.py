@@ -12,23 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from tiny_record import table, tiny_record
 
-import sqsim.record
+import sqsim.record_files
 from sqsim.errors import RecordError, RunError
-from sqsim.record import (
-    AUX,
-    ENGINE,
-    EVICTIONS,
-    SCHEMA,
-    TABLES,
-    TASKS,
-    TURNS,
-    Rows,
-    RunRecord,
-    check_writable,
-    identity,
-    read_record,
-    write_record,
-)
+from sqsim.record import AUX, ENGINE, EVICTIONS, SCHEMA, TABLES, TASKS, TURNS, Rows, RunRecord
+from sqsim.record_files import check_writable, identity, read_record, write_record
 
 # SPEC.md, "RunRecord", with parent and kv_used_mean.
 COLUMNS = {
@@ -314,7 +301,7 @@ def test_a_record_that_appeared_meanwhile_is_not_replaced_unasked(tmp_path, monk
     first.run["scenario"] = {"seed": 5}
     write_record(first, tmp_path / "run")
     before = contents(tmp_path / "run")
-    monkeypatch.setattr(sqsim.record, "check_writable", lambda *_: None)
+    monkeypatch.setattr(sqsim.record_files, "check_writable", lambda *_: None)
     with pytest.raises(RunError, match="Directory not empty"):
         write_record(tiny_record(), tmp_path / "run")
     assert contents(tmp_path / "run") == before

@@ -12,7 +12,8 @@ import pytest
 from sqsim.draws import uniform
 from sqsim.errors import ScenarioError
 from sqsim.metrics import floats, metrics
-from sqsim.record import TABLES, read_record, write_record
+from sqsim.record import TABLES
+from sqsim.record_files import read_record, write_record
 from sqsim.scenario import make_scenario
 from sqsim.simulate import Simulation
 from sqsim.trace.schema import Prefix

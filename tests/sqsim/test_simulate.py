@@ -18,7 +18,8 @@ from sqsim.errors import ScenarioError
 from sqsim.metrics import metrics
 from sqsim.models.batching import Scheduler
 from sqsim.models.stretch import StretchingScheduler
-from sqsim.record import RunRecord, identity, write_record
+from sqsim.record import RunRecord
+from sqsim.record_files import identity, write_record
 from sqsim.scenario import make_scenario
 from sqsim.simulate import simulate
 from sqsim.trace.schema import Task

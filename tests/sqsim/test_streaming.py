@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sqsim import simulate as simulate_module
 from sqsim.errors import InputError, RecordError
-from sqsim.record import identity, read_record, write_record
+from sqsim.record_files import identity, read_record, write_record
 from sqsim.scenario import make_scenario
 from sqsim.scenario_parts import RateLoad, RecordedLoad
 from sqsim.simulate import simulate, simulate_to
@@ -101,7 +101,8 @@ def test_a_streamed_record_has_the_bytes_of_one_written_at_the_end(tmp_path_fact
 
 
 def test_groups_do_not_depend_on_when_rows_came(tmp_path, monkeypatch):
-    monkeypatch.setattr("sqsim.record._GROUP_ROWS", 8)
+    for module in ("record", "record_files"):
+        monkeypatch.setattr(f"sqsim.{module}.GROUP_ROWS", 8)
     monkeypatch.setattr("sqsim.record._PACK_ROWS", 4)
     write_tasks(tmp_path / "trace.jsonl", [chain(7, name=f"t{n}") for n in range(5)])
     made = make_scenario(

@@ -13,7 +13,7 @@ import pytest
 
 from sqsim.errors import InputError, RecordError, RunError, ScenarioError
 from sqsim.metrics import metrics
-from sqsim.record import read_record
+from sqsim.record_files import read_record
 from sqsim.scenario import load_scenario
 from sqsim.simulate import simulate
 from sqsim.study import run_study

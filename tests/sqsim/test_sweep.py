@@ -20,7 +20,7 @@ from sqsim.errors import Interrupted, RecordError, ScenarioError
 from sqsim.grid import parse_axis, points
 from sqsim.metrics import metrics
 from sqsim.points import content_key
-from sqsim.record import read_record
+from sqsim.record_files import read_record
 from sqsim.scenario import load_scenario
 from sqsim.simulate import simulate
 from sqsim.sweep import read_sweep, run_sweep

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal
 
 from sqsim.errors import TraceError
+from sqsim.strict_json import no_constant
 from sqsim.trace.files import lines
 from sqsim.trace.schema import Source, Task
 
@@ -124,7 +125,7 @@ class SourceFile:
 def _parse(text: str) -> Any:
     """JSON without NaN and Infinity; every failure is a ValueError."""
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=no_constant)
         return _mended(value) if "\\ud" in text.lower() else value
     except RecursionError:
         raise ValueError("nested too deeply") from None
@@ -139,10 +140,6 @@ def _mended(value: Any) -> Any:
     if isinstance(value, dict):
         return {_mended(key): _mended(item) for key, item in value.items()}
     return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
 
 
 class Node:

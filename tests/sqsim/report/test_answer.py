@@ -10,7 +10,7 @@ import pages
 import pytest
 
 from sqsim.cli import app
-from sqsim.record import write_record
+from sqsim.record_files import write_record
 from sqsim.report.answer import answer
 from sqsim.report.evidence import RECORDINGS
 from sqsim.report.loading import load

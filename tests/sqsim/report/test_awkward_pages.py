@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from sqsim.errors import InputError, RecordError
-from sqsim.record import write_record
+from sqsim.record_files import write_record
 from sqsim.report import page as report
 from sqsim.report.page import build_page
 from sqsim.report.shell import HELD

@@ -11,7 +11,7 @@ import pytest
 
 from sqsim.compare.measured import TIMED
 from sqsim.compare.runs import compare
-from sqsim.record import read_record, write_record
+from sqsim.record_files import read_record, write_record
 from sqsim.report.figure import rounded
 from sqsim.report.measures import TIMED as NAMED
 from sqsim.report.page import build_page

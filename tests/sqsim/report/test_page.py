@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from sqsim.bands import Band, Bands, write_bands
-from sqsim.record import write_record
+from sqsim.record_files import write_record
 from sqsim.report import page as report
 from sqsim.report.page import MAX_BYTES, build_page
 from sqsim.report.shell import HELD

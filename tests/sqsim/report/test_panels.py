@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsim.record import write_record
+from sqsim.record_files import write_record
 from sqsim.report.grouping import Named, conditions, names, titles
 from sqsim.report.loading import load
 from sqsim.report.page import build_page

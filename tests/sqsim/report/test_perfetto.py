@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sqsim.cli import app
-from sqsim.record import write_record
+from sqsim.record_files import write_record
 from sqsim.report.perfetto import ENGINE_PID, TASKS_PID, perfetto
 from tests.sqsim.tasks import chain
 from tests.sqsim.test_simulate import run

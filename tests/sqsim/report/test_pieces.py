@@ -20,7 +20,7 @@ from sqsim.report.recall_sweep import crossing
     ("value", "text"),
     [(0, "0"), (0.0, "0"), (424, "424"), (1_234_567, "1,234,567"), (28_560_000_000, "28,560 M"), (1523.4, "1,523"), (828.06, "828.1"),
      (0.9771, "0.9771"), (0.0140001, "0.014"), (-56.04, "−56.04"), (None, "not available"), (float("nan"), "not available"),
-     (float("inf"), "not available"), (True, "yes"), ("auto", "auto"), (9.9996, "10.000"), (1e-12, "0"), (99_999_999, "99,999,999")],
+     (float("inf"), "not available"), (True, "yes"), ("auto", "auto"), (9.9996, "10.000"), (1e-12, "0"), (99_999_999, "99,999,999"), (121.0, "121")],
 )  # fmt: skip
 def test_written(value, text):
     assert written(value) == text
