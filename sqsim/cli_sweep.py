@@ -19,7 +19,7 @@ ALL_CORES = os.cpu_count() or 1
 Jobs = Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time.")]
 Cluster = Annotated[
     str | None,
-    typer.Option("--cluster", help="Run on Ray: `local`, or a cluster's address (needs sqsim[cluster])."),
+    typer.Option("--cluster", help="Run on Ray: `local`, or a cluster's address (needs sqsim\\[cluster])."),
 ]
 
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 import yaml
 from typer.testing import CliRunner
 
@@ -163,3 +164,15 @@ def test_what_is_imported_has_its_line_in_contributing():
     own = {"sqsim", "pydantic_core", *sys.stdlib_module_names}
     names = {"yaml": "pyyaml"}
     assert not {name for name in modules - own if names.get(name, name) not in text}
+
+
+@pytest.mark.parametrize("name", ["sqsim", "sqreal"])
+def test_no_help_text_loses_what_stands_in_brackets(name):
+    """To the printer of the help a bracket begins markup, and vanishes, unless it is escaped."""
+    commands = [typer.main.get_command(importlib.import_module(f"{name}.cli").app)]
+    texts = []
+    for command in commands:
+        commands += getattr(command, "commands", {}).values()
+        texts += [text for each in (command, *command.params) if (text := getattr(each, "help", None))]
+    assert len(texts) > 20
+    assert not [text for text in texts if re.search(r"(?<!\\)\[", text)]
