@@ -14,7 +14,7 @@ environment asks for something:
 On success the scheduler logs one line, `sqreal plugin: forced tokens on, step log PATH (SGLang 0.5.23)`. On any failure
 the server ends: SGLang itself would log the failure and go on without the plugin.
 
-Inside the server only the standard library, torch and SGLang are imported.
+Inside the server only the standard library, torch, SGLang and, on a GPU, sqkernels are imported.
 """
 
 from __future__ import annotations

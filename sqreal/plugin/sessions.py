@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import torch
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.mem_cache.base_prefix_cache import MatchResult
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.session.streaming_session import SessionSlot, StreamingSession, _VirtualNode
 
+from sqreal.plugin.compaction import close_up
 from sqreal.plugin.conversation import Conversation
 from sqreal.plugin.history import Span, common_prefix
 from sqreal.plugin.wish import Fork, fork_of
@@ -233,17 +233,12 @@ class Sessions(StreamingSession):  # type: ignore[misc]  # as above
         assert spans[0].start >= kv.cache_protected_len, f"{spans[0]} belongs to the tree"
         assert spans[-1].stop <= kv.kv_committed_len, f"{spans[-1]} has no KV"
         self.cache.free_kv_row(kv, spans)
-        row = self.cache.req_to_token_pool.req_to_token[kv.req_pool_idx]
-        keep = torch.ones(kv.kv_allocated_len, dtype=torch.bool)
-        for span in spans:
-            keep[span.start : span.stop] = False
-        kept = row[: len(keep)][keep.to(row.device)]
-        row[: len(kept)] = kept
+        table = self.cache.req_to_token_pool.req_to_token
+        tokens = kv.kv_allocated_len - close_up(table, kv.req_pool_idx, kv.kv_allocated_len, spans)
         slid = kv.get_evicted_seqlen(ComponentType.SWA)
         if slid:
             dead = sum(max(0, min(span.stop, slid) - span.start) for span in spans)
             kv.set_evicted_seqlen(ComponentType.SWA, slid - dead)
-        tokens = len(keep) - len(kept)
         kv.kv_allocated_len -= tokens
         kv.kv_committed_len -= tokens
         for span in reversed(spans):

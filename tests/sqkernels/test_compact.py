@@ -15,6 +15,7 @@ from sqkernels.errors import KernelDeviceError, KernelInputError, SqkernelsError
 from sqkernels.rows import Rows
 from sqkernels.spans import Spans, runs
 
+from sqreal.plugin.compaction import close_up, close_up_by_kernel
 from tests.sqkernels import paged
 
 
@@ -41,6 +42,19 @@ def test_spans(data, lengths, dtype, seed):
     assert torch.equal(got.freed, expected.freed)
     assert (got.start, got.lengths) == (expected.start, expected.lengths)
     same_rows(rows, other, got.lengths)
+
+
+@settings(max_examples=40)
+@given(st.data(), st.integers(0, 90).map(lambda tokens: [tokens]), paged.TABLES, paged.SEEDS)
+def test_a_servers_row_closes_up_by_kernel_as_by_torch(data, lengths, dtype, seed):
+    """What `sqreal serve` does to a session's row on a GPU is what it does on a CPU."""
+    rows = paged.rows(lengths, dtype, seed)
+    (spans,) = data.draw(paged.spans_of(lengths))
+    other = paged.copy(rows)
+    left = close_up_by_kernel(rows.table, rows.indices[0], rows.lengths[0], spans)
+    assert left == close_up(other.table, other.indices[0], other.lengths[0], spans)
+    assert left == lengths[0] - sum(end - begin for begin, end in spans)
+    same_rows(rows, other, [left])
 
 
 @settings(max_examples=40)

@@ -1,0 +1,36 @@
+"""The row of a session that lost spans: the slots behind them close up in SGLang's `req_to_token`, and no KV moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def close_up(table: Tensor, row: int, length: int, spans: Sequence[tuple[int, int]]) -> int:
+    """Take spans of positions out of the first `length` entries of a row, in place; the row's new length.
+
+    table  [requests, context] int32 or int64: position -> slot (srt/mem_cache/memory_pool.py, ReqToTokenPool)
+    spans  sorted disjoint [begin, end) within `length`
+
+    On a GPU sqkernels does it, in stream order, and reads nothing back; on a CPU torch does. What stands behind the new
+    length is stale.
+    """
+    if table.device.type == "cuda":
+        return close_up_by_kernel(table, row, length, spans)
+    keep = torch.ones(length, dtype=torch.bool)
+    for begin, end in spans:
+        keep[begin:end] = False
+    kept = table[row, :length][keep]
+    table[row, : len(kept)] = kept
+    return len(kept)
+
+
+def close_up_by_kernel(table: Tensor, row: int, length: int, spans: Sequence[tuple[int, int]]) -> int:
+    """The same by `sqkernels.compact`, wherever Triton runs: on a GPU, in its interpreter."""
+    from sqkernels.compact import compact_spans  # noqa: PLC0415 - a server on a CPU has no use for Triton
+    from sqkernels.rows import Rows  # noqa: PLC0415
+
+    (left,) = compact_spans(Rows.of(table, [row], [length]), [spans]).lengths
+    return left
