@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sqreal.install import CPU_SHIMS, cuda_devices, fix, installed, plugin_fault
-from sqreal.plugin.hooks import TESTED_VERSIONS
+from sqreal.plugin.versions import TESTED_VERSIONS
 from sqreal.tiny_models import TINY_MODELS
 
 _IMPORT_S = 180

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqreal.plugin import versions
 from sqreal.plugin.hooks import Need, PluginError
 
 _SPECULATIVE = "leave out --speculative-algorithm"
@@ -42,8 +43,10 @@ def check_flags(args: Any) -> None:
     )
 
 
-def check_scheduler(scheduler: Any, parallel: Any) -> None:
+def check_scheduler(scheduler: Any) -> None:
     """A PluginError for what a model's own settings, or SGLang's, made of the command line."""
+    doors = versions.doors()
+    parallel = doors.parallel(scheduler)
     _refuse(
         {
             _SPECULATIVE: not scheduler.spec_algorithm.is_none(),
@@ -53,9 +56,10 @@ def check_scheduler(scheduler: Any, parallel: Any) -> None:
             _DISAGGREGATED: scheduler.disaggregation_mode.value != "null",
             _PRIORITIES: scheduler.enable_priority_scheduling,
             _NO_TREE: scheduler.tree_cache.disable,
-            _DATA_PARALLEL: parallel.dp_size > 1 or scheduler.attn_dp_enabled,
+            _DATA_PARALLEL: parallel.dp_size > 1 or doors.attends_in_parallel(scheduler),
             _PIPELINE: parallel.pp_size > 1,
             "serve a model without Mamba layers": scheduler.tree_cache.supports_mamba(),
+            **doors.check_server(scheduler),
         }
     )
 
@@ -76,6 +80,6 @@ NEEDS = (
     Need(
         "sglang.srt.managers.scheduler.Scheduler",
         "tree_cache spec_algorithm dllm_config enable_lora enable_hierarchical_cache disaggregation_mode"
-        " enable_priority_scheduling attn_dp_enabled",
+        " enable_priority_scheduling",
     ),
 )

@@ -37,6 +37,11 @@ class Served:
     names: Any = field(default_factory=count)
     done: Counter = field(default_factory=Counter)
 
+    @property
+    def last_kept(self) -> int:
+        """KV of an answer's last token that a turn leaves: 0.5.16 has computed it, in the step behind the end, and keeps it."""
+        return int(self.server.info.version == "0.5.16")
+
     def name(self) -> str:
         return f"x{next(self.names)}/"
 

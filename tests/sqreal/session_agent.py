@@ -164,7 +164,7 @@ class Agent:
         self.mirror.tell(answer.output_ids)
         self.hold(answer, [self.mirror], "cut" if self.history.gone else "whole")
         self.first = self.first or len(new)
-        self.kv = prompt + len(answer.output_ids) - 1
+        self.kv = prompt + len(answer.output_ids) - 1 + self.served.last_kept
         self.mirror.ended(self.kv)
         self.done["turns"] += 1
 
