@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sqreal.plugin.hooks import Hook, Need, PluginError, check_version, install
-from sqreal.plugin.versions import signature
+from sqreal.plugin.versions import doors, signature
 
 IN_PLACE = "SQREAL_IN_PLACE"
 FORCE_TOKENS = "SQREAL_FORCE_TOKENS"
@@ -140,7 +140,7 @@ def _install(what: Asked) -> None:
             start(scheduler)
         _log.warning("sqreal plugin: %s (SGLang %s)", what.describe(), version("sglang"))
 
-    hooks.append(start_hook(started))
+    hooks += [start_hook(started), *doors().info_hooks()]
     install(hooks, needs)
     if what.cpu_attention:
         cpu_attention.install()

@@ -35,7 +35,7 @@ def check_server(scheduler: Any) -> None:
     """Refuse, when it starts, a server whose KV the plugin does not know, by the flag that makes it so."""
     if type(scheduler.tree_cache) is not SessionCache:
         raise PluginError(f"sessions in place need their cache; start with --radix-cache-backend {BACK_END}")
-    check_scheduler(scheduler)
+    check_scheduler(scheduler, _DOORS.parallel(scheduler), _DOORS.unserved(scheduler))
 
 
 def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) -> None:

@@ -5,9 +5,9 @@ The command line is looked at before a model is loaded, which may take minutes; 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from sqreal.plugin import versions
 from sqreal.plugin.hooks import Need, PluginError
 
 _SPECULATIVE = "leave out --speculative-algorithm"
@@ -43,10 +43,11 @@ def check_flags(args: Any) -> None:
     )
 
 
-def check_scheduler(scheduler: Any) -> None:
-    """A PluginError for what a model's own settings, or SGLang's, made of the command line."""
-    doors = versions.doors()
-    parallel = doors.parallel(scheduler)
+def check_scheduler(scheduler: Any, parallel: Any, others: Mapping[str, bool]) -> None:
+    """A PluginError for what a model's own settings, or SGLang's, made of the command line.
+
+    `parallel`: its dp_size, pp_size and attn_dp_enabled. `others`: fixes, and whether they are called for.
+    """
     _refuse(
         {
             _SPECULATIVE: not scheduler.spec_algorithm.is_none(),
@@ -56,10 +57,10 @@ def check_scheduler(scheduler: Any) -> None:
             _DISAGGREGATED: scheduler.disaggregation_mode.value != "null",
             _PRIORITIES: scheduler.enable_priority_scheduling,
             _NO_TREE: scheduler.tree_cache.disable,
-            _DATA_PARALLEL: parallel.dp_size > 1 or doors.attends_in_parallel(scheduler),
+            _DATA_PARALLEL: parallel.dp_size > 1 or parallel.attn_dp_enabled,
             _PIPELINE: parallel.pp_size > 1,
             "serve a model without Mamba layers": scheduler.tree_cache.supports_mamba(),
-            **doors.check_server(scheduler),
+            **others,
         }
     )
 

@@ -175,7 +175,7 @@ def test_what_a_drop_costs(served):
         asks = {"sqreal_drop": [[64, 192]]}
         dropped = Call("drop/", [7] * 20, None, 2, session=agent.session, asks=asks, ignore_eos=True)
         answer = await client.generate(dropped)
-        assert answer.meta["prompt_tokens"] - answer.meta["cached_tokens"] == 20 + 1 - served.last_kept
+        assert answer.meta["prompt_tokens"] - answer.meta["cached_tokens"] == 20 + 1 - served.keeps_last
         plain = Call("plain/", whole, None, 2, ignore_eos=True)
         await client.generate(plain)
         left = [*whole[:64], *whole[192:], *[7] * 20]
@@ -207,7 +207,7 @@ def test_a_tool_response_dropped_by_its_message_is_gone_as_by_its_tokens(served)
         gone = (span[1] // served.page - -(-span[0] // served.page)) * served.page
         assert answer.usage["prompt_tokens"] == sum(map(len, agent.told)) + 3 * agent.out - gone
         computed = answer.usage["prompt_tokens"] - answer.usage["prompt_tokens_details"]["cached_tokens"]
-        assert computed == len(agent.told[3]) + 1 - served.last_kept
+        assert computed == len(agent.told[3]) + 1 - served.keeps_last
         again = await agent.turn(message("user", "And now?"), drop_message={"6": [3], "8": [5]})
         assert again.usage["prompt_tokens"] < answer.usage["prompt_tokens"]
 
@@ -242,7 +242,7 @@ def test_a_fork_by_messages_reads_what_the_session_holds(served):
         mine = [END, *encode("\n"), *rendered(new), BEGIN, *encode("assistant\n")]
         assert fork.usage["prompt_tokens"] == held + len(mine)
         cached = fork.usage["prompt_tokens_details"]["cached_tokens"]
-        assert cached == (held - 1 + served.last_kept) // served.page * served.page
+        assert cached == (held - 1 + served.keeps_last) // served.page * served.page
         assert (await agent.turn(new)).text == fork.text
         edited = [message("system", "Who?"), *agent.messages[1:], new]
         assert "message 0 is not as session" in await agent.refusal(edited, **asks)
@@ -301,7 +301,7 @@ def test_what_readme_says_of_sessions_works_as_it_stands(served):
         for meta in (json.loads(line)["meta_info"] for line in done.stdout.splitlines() if "meta_info" in line)
     ]
     if served.page == 1:
-        assert counts[2:] == [(14, 12 + served.last_kept), (5, 4)]
+        assert counts[2:] == [(14, 12 + served.keeps_last), (5, 4)]
     [python] = blocks(section, "python")
     done = subprocess.run(
         [sys.executable, "-c", python.replace(*here)], capture_output=True, text=True, check=True

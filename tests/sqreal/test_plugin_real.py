@@ -165,9 +165,10 @@ from pathlib import Path
 from sqreal.plugin import admission, chat_request, cpu_attention, forced_tokens, in_place, server_check, session_cache
 from sqreal.plugin import spread_router, step_log
 from sqreal.plugin import start_hook
+from sqreal.plugin.versions import doors
 from sqreal.plugin.hooks import Need, faults
 
-hooks = [start_hook(None), *admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS, *forced_tokens.HOOKS, *spread_router.HOOKS, *step_log.StepLog(Path("unused")).hooks()]
+hooks = [start_hook(None), *doors().info_hooks(), *admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS, *forced_tokens.HOOKS, *spread_router.HOOKS, *step_log.StepLog(Path("unused")).hooks()]
 needs = [*session_cache.NEEDS, *admission.NEEDS, *in_place.NEEDS, *chat_request.NEEDS, *server_check.NEEDS, *forced_tokens.NEEDS, *step_log.NEEDS, *cpu_attention.NEEDS]
 clean = faults(hooks, needs)
 unseen = []

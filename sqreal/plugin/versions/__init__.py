@@ -1,13 +1,13 @@
 """The SGLang versions that the plugin serves, and all in which they differ for it.
 
-`doors()` is the module of the installed one, sglang_0_5_16.py or sglang_0_5_23.py. Both have the same names:
+`doors()` is the package of the installed one, sglang_0_5_16 or sglang_0_5_23. Both have the same names:
 
 * `Row`, `Rows`, `Cache`: SGLang's session slot, streaming sessions and radix cache, with what sessions.py asks of them;
-* `create_cache`, `limited`, `prefix_len`, `refused`, `rendered`: single calls that are made otherwise;
-* `Budget`: what an admission pass has left;
-* `lengths`, `slot_lengths`, `forward_lens`, `TREES`: what the step log reads;
+* `create_cache`, `keep_private`, `limited`, `prefix_len`, `extend_len`, `refused`, `rendered`: single calls that are made otherwise;
+* `Budget`, `micro_batch`: what an admission pass has left;
+* `FULL`, `lengths`, `slot_lengths`, `refresh_calls`: what the step log reads;
 * `admission_hooks`, `queue_hooks`, `detail_hooks`: methods that are called otherwise, or are others;
-* `check_server`: what this version cannot do; `NEEDS`: what all of this reads, for the contract (hooks.py).
+* `unserved`, `parallel`, `info_hooks`: what it cannot do, how it runs, what it leaves unsaid; `NEEDS`: what all of this reads, for the contract (hooks.py).
 
 What is the same in both stays in the plugin's other files. This one needs no SGLang.
 """
@@ -41,7 +41,7 @@ def signature(method: str) -> str:
 
 
 def doors() -> Any:
-    """The module of the installed version."""
+    """The package of the installed version."""
     return import_module(f"{__name__}.sglang_{_served().replace('.', '_')}")
 
 
