@@ -39,7 +39,7 @@ class StepDetails:
     # Admission tests and retractions.
 
     def _admit(self, original: Original, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
-        test = self._test = step_state.admission(adder, req)
+        test = self._test = {**step_state.admission(adder, req), **_DOORS.asked(adder, req)}
         answer = original(adder, req, *args, **kwargs)
         self._test = None
         test["res"] = answer.name

@@ -34,7 +34,7 @@ def served(request, tmp_path_factory):
     directory = tmp_path_factory.mktemp(request.param)
     dtype, page = SERVERS[request.param]
     if require_sglang() == "0.5.16":
-        page = 1  # which serves sliding windows on a CPU with no other; the plugin says so
+        page = 1  # it has no other on a CPU; the plugin says so
     model = write_gpt_oss(directory / "model", dtype)
     with serving(
         model, GptOssReference(model), directory=directory, page=page, dtype=dtype, pool=POOL, scored=True

@@ -5,7 +5,7 @@
 * `Row`, `Rows`, `Cache`: SGLang's session slot, streaming sessions and radix cache, with what sessions.py asks of them;
 * `create_cache`, `keep_private`, `limited`, `prefix_len`, `extend_len`, `refused`, `rendered`: single calls that are made otherwise;
 * `Budget`, `micro_batch`: what an admission pass has left;
-* `FULL`, `lengths`, `slot_lengths`, `refresh_calls`: what the step log reads;
+* `FULL`, `asked`, `lengths`, `slot_lengths`, `refresh_calls`: what the step log reads;
 * `admission_hooks`, `queue_hooks`, `detail_hooks`: methods that are called otherwise, or are others;
 * `unserved`, `parallel`, `info_hooks`: what it cannot do, how it runs, what it leaves unsaid; `NEEDS`: what all of this reads, for the contract (hooks.py).
 

@@ -9,6 +9,7 @@ from sqreal.plugin.hooks import Need
 from sqreal.plugin.versions.sglang_0_5_16.scheduling import (
     Budget,
     admission_hooks,
+    asked,
     extend_len,
     micro_batch,
     prefix_len,
@@ -36,6 +37,7 @@ __all__ = [
     "Row",
     "Rows",
     "admission_hooks",
+    "asked",
     "create_cache",
     "detail_hooks",
     "extend_len",
@@ -85,7 +87,10 @@ NEEDS = (
         _ADDER,
         "rem_total_tokens rem_swa_tokens rem_total_token_offset _swa_budget_for_req _swa_chunk_cap",
     ),
-    Need("sglang.srt.server_args.ServerArgs", "pp_max_micro_batch_size dp_size device enable_dp_attention"),
+    Need(
+        "sglang.srt.server_args.ServerArgs",
+        "pp_max_micro_batch_size dp_size device page_size enable_dp_attention",
+    ),
     Need(_SCHEDULER, "server_args is_hybrid_swa swa_tokens_per_layer"),
     Need("sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat", "tokenizer_manager _process_messages"),
 )

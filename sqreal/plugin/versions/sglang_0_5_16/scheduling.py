@@ -8,6 +8,7 @@ from typing import Any
 
 from sglang.srt.managers.io_struct import AbortReq
 from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS
 from sglang.srt.runtime_context import get_server_args
 
 from sqreal.plugin.hooks import Hook
@@ -128,6 +129,19 @@ class Budget:
         if not self._adder.is_hybrid_swa or self.window_need(extend, new) < self.window:
             return True
         return self._adder.rem_chunk_tokens is not None and self._adder._swa_chunk_cap() > 0  # noqa: SLF001 - as above
+
+
+def asked(adder: Any, req: Any) -> dict[str, float]:
+    """What an admission test asks for and finds, its own prefix locked: add_one_req compares these itself."""
+    budget = Budget(adder)
+    extend = len(req.full_untruncated_fill_ids) - prefix_len(req)
+    new = min(max(req.sampling_params.max_new_tokens - len(req.output_ids), 0), CLIP_MAX_NEW_TOKENS)
+    found = {"need": extend + new + budget.overhead}
+    with adder._lock_node(req.last_node):  # noqa: SLF001 - as add_one_req does
+        found["rem"] = round(budget.total, 4)
+        if adder.is_hybrid_swa:
+            found |= {"need_swa": budget.window_need(extend, new), "rem_swa": round(budget.window, 4)}
+    return found
 
 
 def micro_batch(_scheduler: Any) -> int:

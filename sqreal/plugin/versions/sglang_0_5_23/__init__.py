@@ -6,6 +6,7 @@ from sqreal.plugin.hooks import Need
 from sqreal.plugin.versions.sglang_0_5_23.scheduling import (
     Budget,
     admission_hooks,
+    asked,
     extend_len,
     micro_batch,
     prefix_len,
@@ -33,6 +34,7 @@ __all__ = [
     "Row",
     "Rows",
     "admission_hooks",
+    "asked",
     "create_cache",
     "detail_hooks",
     "extend_len",

@@ -96,6 +96,11 @@ class Budget:
         return bool(fits)
 
 
+def asked(_adder: Any, _req: Any) -> dict[str, float]:
+    """What an admission test asks for: a method is called with it, which detail_hooks watches."""
+    return {}
+
+
 def micro_batch(_scheduler: Any) -> int:
     """How many requests may run at once."""
     return int(get_parallel().pp_max_micro_batch_size)
