@@ -20,6 +20,7 @@ from sqreal.plugin.history import Span
 pytest.importorskip("torch")
 
 from tests.sqreal.chat_agent import CHAT_REFUSED, PAGES, ChatAgent, chatted, message, rendered, token_turn
+from tests.sqreal.mirror import Mirror
 from tests.sqreal.readme import blocks
 from tests.sqreal.reference_model import ReferenceModel, write_weights
 from tests.sqreal.session_agent import Agent, Step, drive
@@ -148,6 +149,29 @@ def test_a_fork_of_part_of_a_session_stands_where_that_part_ends(served, length)
         forked = await client.generate(Call("part/", ids, None, 8, asks=fork, ignore_eos=True))
         assert forked.meta["cached_tokens"] == length // served.page * served.page
         agent.check_fork((forked, ids, length), agent.mirror, [])
+
+    alone(served, test)
+
+
+def test_a_fork_beside_a_first_turn_reads_its_row(served):
+    """Not only what of the prompt the turn shares with everybody, its first 16 tokens."""
+
+    async def test(client: Client, agent: Agent):
+        told = agent.ids(0, 64)
+        begun = asyncio.Event()
+        asks = {"sqreal_publish": 16}
+        first = Call("first/", told, None, 400, session=agent.session, asks=asks, ignore_eos=True)
+        turn = asyncio.create_task(client.generate(first, lambda _: begun.set()))
+        await begun.wait()
+        mirror = Mirror(served.model)
+        mirror.tell([*told, 7, 8, 9])
+        fork = {"sqreal_fork": {"session": agent.session, "tokens": len(told)}}
+        answer = await client.generate(Call("beside/", mirror.ids, None, 6, asks=fork, ignore_eos=True))
+        assert not turn.done(), "the turn has to outlive the fork"
+        assert answer.meta["cached_tokens"] == len(told)
+        mirror.tell(answer.output_ids)
+        assert answer.output_ids == mirror.says(6)
+        await turn
 
     alone(served, test)
 

@@ -22,7 +22,7 @@ class Row(SessionSlot):  # type: ignore[misc]  # SGLang's class, untyped here
     """The row of KV that a slot holds; lengths are in tokens. While a turn runs on it, they are the turn's."""
 
     turn: Any = None  # the request that runs on a copy of what the slot says, or waits to
-    publishes_prompt = False  # a slot comes when its first turn is over
+    publishes_prompt = False  # a slot comes when its first prompt is computed and published
 
     @property
     def _holder(self) -> Any:
@@ -30,7 +30,7 @@ class Row(SessionSlot):  # type: ignore[misc]  # SGLang's class, untyped here
 
     @property
     def index(self) -> int:
-        return int(self.req_pool_idx)
+        return int(self._holder.req_pool_idx)
 
     @property
     def protected(self) -> int:
@@ -83,25 +83,29 @@ class Rows(StreamingSession):  # type: ignore[misc]  # as above
     def will_lend_record(self, req: Any) -> bool:
         """Whether a request that waits will run on its session's row."""
         session = req.session
-        return (
-            session is not None
-            and session.streaming
-            and req.to_finish is None
-            and session.session_id in self.slots
+        if session is None or not session.streaming or req.to_finish is not None:
+            return False
+        return session.session_id in self.slots and self.slots[session.session_id].is_holding_kv
+
+    def begin(self, req: Any) -> Any:
+        """A first turn's row becomes the session's; until its end the turn holds it."""
+        slot = self.slots[req.session.session_id] = self.new_slot(
+            req.session,
+            turn=req,
+            last_node=req.last_node,
+            cache_protected_len=req.cache_protected_len,
+            swa_uuid_for_lock=req.swa_uuid_for_lock,
         )
+        return slot
 
     def try_cache_finished_req(self, req: Any, is_insert: bool = True, **kwargs: Any) -> bool:
         if req.session is None or not req.session.streaming:
             return False
-        name = req.session.session_id
-        slot = self.slots.get(name)
-        if slot is None:  # a first turn: what it has becomes the session's
-            slot = self.slots[name] = self.new_slot(
-                req.session,
-                last_node=req.last_node,
-                cache_protected_len=req.cache_protected_len,
-                swa_uuid_for_lock=req.swa_uuid_for_lock,
-            )
+        slot = self.slots.get(req.session.session_id)
+        if slot is not None and slot.turn is not req:  # it was refused beside a turn that runs
+            req.session = None
+            return False
+        slot = slot or self.begin(req)
         return self.lost(req, slot) or bool(super().try_cache_finished_req(req, is_insert, **kwargs))
 
     def give_back(self, req: Any, slot: Any, *, aborted: bool) -> None:
@@ -196,7 +200,8 @@ class Cache(UnifiedRadixCache):  # type: ignore[misc]  # as above
             super().cache_unfinished_req(req, chunked, **kwargs)
             return
         whole = req.extend_range
-        if not chunked and not self.session.has_slot(session.session_id):  # publishes no more than is shared
+        first_prompt = not chunked and not self.session.has_slot(session.session_id)
+        if first_prompt:  # publishes no more than is shared
             first = self.session.conversation(session).first
             req.set_extend_range(min(whole.start, first), min(whole.end, first))
         super().cache_unfinished_req(req, chunked, **kwargs)
@@ -204,6 +209,8 @@ class Cache(UnifiedRadixCache):  # type: ignore[misc]  # as above
         req.swa_prefix_lock_released = (
             True  # the lock goes with the slot; nobody gives a part of it back before
         )
+        if first_prompt:
+            self.session.begin(req)
 
     def cache_finished_req(
         self, req: Any, is_insert: bool = True, *, kv_len_to_handle: int, **kwargs: Any
