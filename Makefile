@@ -2,14 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OLDER := .venv-0516
 DEVICE := $(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install real-cpu real-gpu demo test test-quick test-real test-kernels compile-kernels browser test-long check format clean
+.PHONY: help install real-cpu real-cpu-0516 real-gpu demo test test-quick test-real test-0516 test-kernels compile-kernels browser test-long check format clean
 
 help:  ## what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 install: $(VENV)/installed  ## .venv/ with sqsim and what its tests need
 
@@ -22,9 +23,19 @@ $(VENV)/installed: pyproject.toml
 real-cpu: $(VENV)/real-cpu  ## real SGLang for a machine without a GPU into .venv/ (2.2 GB)
 
 CPU := sqreal/cpu/requirements
-$(VENV)/real-cpu: $(CPU).txt $(CPU)-nodeps.txt | install
+$(VENV)/real-cpu: $(CPU).txt $(CPU)-common.txt $(CPU)-nodeps.txt | install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(CPU).txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(CPU)-nodeps.txt
+	touch $@
+
+real-cpu-0516: $(OLDER)/installed  ## the older SGLang that the plugin serves, 0.5.16, into .venv-0516/ (2.2 GB)
+
+# Its servers need the plugin, and nothing else of sqsim.
+$(OLDER)/installed: $(CPU)-0516.txt $(CPU)-common.txt $(CPU)-0516-nodeps.txt pyproject.toml
+	$(PYTHON) -m venv $(OLDER)
+	$(OLDER)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(CPU)-0516.txt
+	$(OLDER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(CPU)-0516-nodeps.txt
+	$(OLDER)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
 real-gpu: $(VENV)/real-gpu  ## real SGLang for a machine with a GPU into .venv/
@@ -50,6 +61,11 @@ SERVERS := -n $(if $(filter gpu,$(DEVICE)),0,2) --dist=loadscope
 test-real: real-$(DEVICE)  ## those on a real SGLang, two servers at a time on a CPU
 	$(BIN)/python -m pytest $(SERVERS) -m 'real and not long and not gpu' --ignore=tests/sqkernels
 
+# The tests run in .venv/, their servers in .venv-0516/.
+IN_PLACE := $(addprefix tests/sqreal/test_,in_place_real.py in_place_window_real.py server_check.py)
+test-0516: real-cpu real-cpu-0516  ## those of in-place eviction, and the contract, on a real SGLang 0.5.16
+	SQREAL_PYTHON=$(CURDIR)/$(OLDER)/bin/python $(BIN)/python -m pytest $(SERVERS) -m 'real and not gpu' $(IN_PLACE) tests/sqreal/test_plugin_real.py::test_the_internals_are_as_tested
+
 test-kernels: real-$(DEVICE) compile-kernels  ## those of the Triton kernels, without a GPU: compiled, interpreted
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto -m 'kernels and not long and not gpu' tests/sqkernels
 
@@ -66,6 +82,7 @@ test-long: real-$(DEVICE)  ## the long ones, those on a real SGLang and on a loc
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cluster]'
 	$(BIN)/python -m pytest -n auto -m 'long and not gpu and not real'
 	$(BIN)/python -m pytest $(SERVERS) -m 'long and not gpu and real'
+	$(if $(filter cpu,$(DEVICE)),$(MAKE) test-0516)
 
 browser:  ## Debian's Chromium, in which tests open the pages (as root; without one they are skipped, and say so)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }
@@ -80,4 +97,4 @@ format: install  ## put the code into its form
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove what was made, .venv/ included
-	rm -rf $(VENV) $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(OLDER) $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

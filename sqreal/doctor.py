@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sqreal.install import CPU_SHIMS, cuda_devices, fix, installed, plugin_fault
-from sqreal.plugin.hooks import TESTED_VERSIONS
+from sqreal.errors import InstallError
+from sqreal.install import CPU_SHIMS, PYTHON, cuda_devices, fix, installed, plugin_fault, server_python
+from sqreal.plugin.versions import TESTED_VERSIONS
 from sqreal.tiny_models import TINY_MODELS
 
 _IMPORT_S = 180
@@ -47,7 +48,11 @@ class Diagnosis:
 def examine(*, imports: bool = True) -> Diagnosis:
     """Look at this machine. `imports`: also try, in a process of its own, whether SGLang loads (some 10 seconds)."""
     gpus = cuda_devices()
-    checks = [_python(), _device(gpus), _sglang(), _torch(gpus), _distribution("httpx"), _plugin()]
+    try:
+        servers = [_server_python(), _sglang(), _torch(gpus), _plugin()]
+    except InstallError as error:
+        servers = [Check("servers", server_python(), str(error), f"unset {PYTHON}")]
+    checks = [_python(), _device(gpus), _distribution("httpx"), *servers]
     sound = all(check.problem is None for check in checks)
     if sound and imports:
         checks.append(_loads(gpus))
@@ -76,20 +81,25 @@ def _device(gpus: list[str]) -> Check:
     return Check("device", ", ".join(gpus) if gpus else f"no CUDA device; {os.cpu_count()} CPU cores")
 
 
-def _distribution(name: str) -> Check:
-    version = installed(name)
+def _server_python() -> Check:
+    python = server_python()
+    return Check("servers", "this python" if python == sys.executable else f"{python} ({PYTHON})")
+
+
+def _distribution(name: str, python: str | None = None) -> Check:
+    version = installed(name, python)
     return Check(name, version or "-", None if version else "not installed")
 
 
 def _sglang() -> Check:
-    check = _distribution("sglang")
+    check = _distribution("sglang", server_python())
     if check.problem is None and check.found not in TESTED_VERSIONS:
         return Check("sglang", check.found, f"not tested; tested: {', '.join(TESTED_VERSIONS)}")
     return check
 
 
 def _torch(gpus: list[str]) -> Check:
-    check = _distribution("torch")
+    check = _distribution("torch", server_python())
     if gpus and check.found.endswith("+cpu"):
         return Check("torch", check.found, "a CPU build beside a GPU")
     return check
@@ -109,9 +119,9 @@ def _loads(gpus: list[str]) -> Check:
     environment = dict(os.environ)
     if not gpus:
         environment |= {"SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": str(CPU_SHIMS)}
-    command = [sys.executable, "-W", "ignore", "-c", f"import {', '.join(_MODULES)}"]
+    command = [server_python(), "-W", "ignore", "-c", f"import {', '.join(_MODULES)}"]
     try:
-        result = subprocess.run(  # noqa: S603 - our own interpreter
+        result = subprocess.run(  # noqa: S603 - our own interpreter, or the one that the user named
             command, env=environment, capture_output=True, text=True, timeout=_IMPORT_S, check=False
         )
     except subprocess.TimeoutExpired:

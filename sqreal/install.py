@@ -3,27 +3,51 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import subprocess
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from sqreal.errors import DeviceError, InstallError
-from sqreal.plugin.hooks import TESTED_VERSIONS
+from sqreal.plugin.versions import TESTED_VERSIONS
 
 CPU_SHIMS = Path(__file__).parent / "cpu" / "shims"
 """What a server on a CPU needs on its PYTHONPATH, and nothing else does."""
 
 FIX_CPU, FIX_GPU = "make real-cpu", "pip install '.[real]'"
 
+PYTHON = "SQREAL_PYTHON"
+"""Environment variable: the Python that servers are started with, where SGLang lives in an environment of its own."""
 
-def installed(distribution: str) -> str | None:
-    """The installed version of a distribution, None where there is none."""
+
+def server_python() -> str:
+    """The Python that servers are started with: $SQREAL_PYTHON, else this one."""
+    return os.environ.get(PYTHON) or sys.executable
+
+
+def installed(distribution: str, python: str | None = None) -> str | None:
+    """The version of a distribution that is installed for a Python, this one where none is named; None: it is not."""
+    path = sys.path if python in {None, sys.executable} else _path_of(str(python))
+    return next((found.version for found in metadata.distributions(name=distribution, path=path)), None)
+
+
+@cache
+def _path_of(python: str) -> list[str]:
+    """The sys.path of another Python; an InstallError where it does not run."""
+    code = "import json, sys; print(json.dumps(sys.path))"
     try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
+        done = subprocess.run(  # noqa: S603 - the user named it
+            [python, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=True
+        )
+        return [str(each) for each in json.loads(done.stdout)]
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise InstallError(
+            f"{PYTHON}={python}: does not run ({error}); name the python of the environment that has SGLang"
+        ) from error
 
 
 class PluginFault(NamedTuple):
@@ -42,7 +66,9 @@ def plugin_fault(directory: Path | None = None) -> PluginFault | None:
     """
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = [str(directory)] if directory is not None else []
-    path += [each for each in (*before, *sys.path) if each]
+    python = server_python()
+    its_own = sys.path if python == sys.executable else _path_of(python)
+    path += [each for each in (*before, *its_own) if each]
     for found in metadata.distributions(name="sqsim", path=path):
         if any(each.group == "sglang.srt.plugins" and each.name == "sqreal" for each in found.entry_points):
             return None
@@ -52,7 +78,10 @@ def plugin_fault(directory: Path | None = None) -> PluginFault | None:
             "remove that directory's sqsim*.egg-info, or install sqsim from there again",
         )
     return PluginFault(
-        "SGLang does not know the plugin: sqsim is not installed, only on the path", "pip install ."
+        "SGLang does not know the plugin: sqsim is not installed, only on the path"
+        if python == sys.executable
+        else f"SGLang does not know the plugin: sqsim is not installed for {python}",
+        "pip install ." if python == sys.executable else f"{python} -m pip install --no-deps .",
     )
 
 
@@ -63,12 +92,16 @@ def fix() -> str:
 
 def require_sglang() -> str:
     """The installed SGLang's version; an InstallError where there is none, or one that was never tested."""
-    version = installed("sglang")
+    python = server_python()
+    where = "" if python == sys.executable else f" for {python}"
+    version = installed("sglang", python)
     if version is None:
-        raise InstallError(f"sglang is not installed; run: {fix()}")
+        raise InstallError(
+            f"sglang is not installed{where}; run: {fix()}, or set {PYTHON} to the python that has it"
+        )
     if version not in TESTED_VERSIONS:
         tested = ", ".join(TESTED_VERSIONS)
-        raise InstallError(f"sglang {version} is installed, tested is {tested}; run: {fix()}")
+        raise InstallError(f"sglang {version} is installed{where}, tested is {tested}; run: {fix()}")
     return version
 
 

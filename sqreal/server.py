@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from sqreal.errors import (
     ServerTimeoutError,
     UnreachableError,
 )
-from sqreal.install import fix, plugin_fault, require_device, require_sglang
+from sqreal.install import fix, plugin_fault, require_device, require_sglang, server_python
 from sqreal.port import HOST, free_port
 from sqreal.process import ChildGroup
 from sqreal.server_options import ServerOptions, architecture, options_of
@@ -39,7 +38,7 @@ PLUGIN_LINE = re.compile(r"sqreal plugin: .*\(SGLang ")
 """The line that the plugin logs once it is in place."""
 _PLUGIN_FAILURES = ("Failed to load plugin sqreal", "Failed to execute general plugin: sqreal")
 
-_SGLANG = (sys.executable, "-m", "sglang.launch_server")
+_SGLANG = ("-m", "sglang.launch_server")
 _ALL = ("0.0.0.0", "::")  # noqa: S104 - asked for, not our default
 _POLL_S = 0.25
 _ANSWER_S = 30.0  # a scheduler in the middle of a long prefill answers late
@@ -164,15 +163,17 @@ def start(
     log_path: Path | None = None,
     deadline_s: float = 300,
     progress: Progress | None = None,
-    launcher: Sequence[str] = _SGLANG,
+    launcher: Sequence[str] | None = None,
 ) -> Iterator[Server]:
     """Start a server, wait until it answers, and stop it with all its processes when the block ends.
 
     `port` None: a free one. `host`: the addresses it listens on, of which this machine's own has to be one.
-    `log_path` None: a temporary file, gone with the server; an error quotes its end.
+    `log_path` None: a temporary file, gone with the server; an error quotes its end. `launcher`: a command in SGLang's
+    place; SGLang itself is started with the Python that $SQREAL_PYTHON names, else with this one.
     """
-    if launcher is _SGLANG:
+    if launcher is None:
         require_sglang()
+        launcher = (server_python(), *_SGLANG)
     require_device(options.device)
     architecture(options.model)  # a wrong path is said here, not after SGLang asked a hub for it
     port = free_port(port)

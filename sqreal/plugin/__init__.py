@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sqreal.plugin.hooks import Hook, Need, PluginError, check_version, install
+from sqreal.plugin.versions import doors, signature
 
 IN_PLACE = "SQREAL_IN_PLACE"
 FORCE_TOKENS = "SQREAL_FORCE_TOKENS"
@@ -129,20 +130,25 @@ def _install(what: Asked) -> None:
 
         needs += cpu_attention.NEEDS
 
-    def started(original: Callable[..., None], scheduler: Any, server_args: Any, port_args: Any) -> None:
+    def started(
+        original: Callable[..., None], scheduler: Any, server_args: Any, *args: Any, **kwargs: Any
+    ) -> None:
         for check in before:
             check(server_args)
-        original(scheduler, server_args, port_args)
+        original(scheduler, server_args, *args, **kwargs)
         for start in on_start:
             start(scheduler)
         _log.warning("sqreal plugin: %s (SGLang %s)", what.describe(), version("sglang"))
 
-    hooks.append(
-        Hook("sglang.srt.managers.scheduler.Scheduler.__init__", "self server_args port_args", started)
-    )
+    hooks += [start_hook(started), *doors().info_hooks()]
     install(hooks, needs)
     if what.cpu_attention:
         cpu_attention.install()
+
+
+def start_hook(started: Callable[..., None]) -> Hook:
+    """The hook that is always there: the scheduler is made."""
+    return Hook("sglang.srt.managers.scheduler.Scheduler.__init__", signature("Scheduler.__init__"), started)
 
 
 def _switch(environment: Mapping[str, str], name: str) -> bool:

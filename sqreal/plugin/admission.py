@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
-from sglang.srt.runtime_context import get_parallel
-
+from sqreal.plugin import versions
 from sqreal.plugin.hooks import Hook, Need
 from sqreal.plugin.sessions import Sessions, Slot
 from sqreal.plugin.wish import fork_of
 
+_DOORS = versions.doors()
 _ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
 _CLIP = 4096  # SGLang's CLIP_MAX_NEW_TOKENS: admission reserves no more output than this for one request
 
@@ -35,11 +34,7 @@ class Admission:
         return [
             Hook(f"{_ADDER}.add_one_req", "self req has_chunked_req truncation_align_size", self.candidate),
             Hook(f"{_ADDER}.add_chunked_req", "self req", self.chunk),
-            Hook(
-                "sglang.srt.managers.scheduler.Scheduler.get_num_allocatable_reqs",
-                "self running_bs beam_width running_batch num_held_rows",
-                self.seats,
-            ),
+            *_DOORS.admission_hooks(self.seats),
             Hook(
                 "sglang.srt.managers.schedule_batch.ScheduleBatch.check_decode_mem",
                 "self selected_indices",
@@ -70,11 +65,13 @@ class Admission:
         self._admitted += bool(adder.can_run_list) and adder.can_run_list[-1] is req
         return more
 
-    def seats(self, original: Original, scheduler: Any, running_bs: int, *args: Any, **kwargs: Any) -> int:
-        """How many requests a pass may hold: a session's turn brings its row, and for others one can be freed."""
-        found: int = original(scheduler, running_bs, *args, **kwargs)
-        most = int(get_parallel().pp_max_micro_batch_size) - running_bs
-        if "num_held_rows" not in kwargs:  # the pass begins: may anybody enter?
+    def seats(self, found: int, scheduler: Any, running: int, *, begins: bool) -> int:
+        """How many requests a pass may hold: a session's turn brings its row, and for others one can be freed.
+
+        `found`: as many as SGLang would let it. `begins`: the pass begins; may anybody enter?
+        """
+        most: int = _DOORS.micro_batch(scheduler) - running
+        if begins:
             self._tried = self._admitted = 0
             return most
         if found > self._admitted or most <= self._admitted:
@@ -95,48 +92,37 @@ class Admission:
 
 def _shortage(adder: Any, req: Any) -> tuple[float, float] | None:
     """Slots and window slots that a candidate lacks, its own prefix kept (PrefillAdder.add_one_req); None: it fits."""
-    budget = adder.memory_budget
+    budget = _DOORS.Budget(adder)
     new = min(max(req.sampling_params.max_new_tokens - len(req.output_ids), 0), _CLIP)
-    extend = len(req.full_untruncated_fill_ids) - req.prefix_len
-    need = extend + new + adder.per_req_token_overhead
+    extend = len(req.full_untruncated_fill_ids) - _DOORS.prefix_len(req)
     with adder._lock_node(req.last_node):  # noqa: SLF001 - as add_one_req does
-        fits, _ = budget.check_prefill(
-            extend_input_len=extend,
-            total_tokens=need,
-            max_new_tokens=new,
-            input_tokens=len(req.full_untruncated_fill_ids),
-            swa_host_hit_length=0,
-            chunk_limit=adder.rem_chunk_tokens,
-        )
-        if fits:
+        if budget.fits(req, extend=extend, new=new):
             return None
-        window = -1.0
-        if adder.is_hybrid_swa:
-            pages = adder.ceil_paged_tokens(extend)
-            window = budget.swa_tokens(pages, new, chunk_limit=adder.rem_chunk_tokens) - budget.remaining_swa
-        return need - budget.remaining_total, window
+        window = budget.window_need(extend, new) - budget.window if adder.is_hybrid_swa else -1.0
+        return extend + new + budget.overhead - budget.total, window
 
 
 def _chunk_fits(adder: Any, req: Any) -> bool:
     """Whether the next chunk finds slots. Like SGLang, a single pool lets it go on beyond what is promised to others."""
-    budget = adder.memory_budget
-    limit = min(adder.rem_chunk_tokens, int(budget.remaining_total))
+    budget = _DOORS.Budget(adder)
+    limit = min(adder.rem_chunk_tokens, int(budget.total))
     if adder.is_hybrid_swa:
-        limit = min(limit, int(budget.remaining_swa) - adder.page_size)
+        limit = min(limit, int(budget.window) - adder.page_size)
     elif limit <= 0:
         limit = adder.rem_chunk_tokens
     if limit <= 0:
         return False
-    end = min(len(req.full_untruncated_fill_ids), req.prefix_len + limit)
-    slots = adder.ceil_paged_tokens(end) - adder.ceil_paged_tokens(req.prefix_len)
-    return bool(slots <= budget.remaining_total + budget.total_offset)
+    prefix: int = _DOORS.prefix_len(req)
+    end = min(len(req.full_untruncated_fill_ids), prefix + limit)
+    slots = adder.ceil_paged_tokens(end) - adder.ceil_paged_tokens(prefix)
+    return bool(slots <= budget.total + budget.promised)
 
 
 def _release_for(adder: Any, req: Any, short: float, window_short: float) -> bool:
     """Release the least recently used idle session; not when all of them together would not close the gap."""
     cache = adder.tree_cache
     idle = _releasable(cache.session, req)
-    gain = sum(slot.kv.kv_committed_len for _, slot in idle)
+    gain = sum(slot.committed for _, slot in idle)
     if not idle or gain <= short:
         return False
     if adder.is_hybrid_swa:
@@ -147,9 +133,8 @@ def _release_for(adder: Any, req: Any, short: float, window_short: float) -> boo
 
 
 def _window_slots(cache: Any, slot: Slot) -> int:
-    kv, page = slot.kv, cache.page_size
-    slid = kv.get_evicted_seqlen(ComponentType.SWA)
-    return int(-(-kv.kv_committed_len // page) * page - max(kv.cache_protected_len, slid))
+    page = cache.page_size
+    return int(-(-slot.committed // page) * page - max(slot.protected, slot.slid))
 
 
 def _release_oldest(sessions: Sessions, spare: Any) -> bool:
@@ -171,11 +156,7 @@ def _releasable(sessions: Sessions, spare: Any) -> list[tuple[str, Slot]]:
 NEEDS = (
     Need(
         _ADDER,
-        "tree_cache memory_budget can_run_list rem_chunk_tokens page_size per_req_token_overhead is_hybrid_swa"
-        " ceil_paged_tokens _lock_node",
+        "tree_cache can_run_list rem_chunk_tokens page_size is_hybrid_swa ceil_paged_tokens _lock_node",
     ),
-    Need("sglang.srt.mem_cache.prefill_budget.PrefillBudget", "check_prefill remaining_total total_offset"),
-    Need("sglang.srt.mem_cache.prefill_budget.SWAPrefillBudget", "swa_tokens remaining_swa"),
     Need("sglang.srt.managers.scheduler.Scheduler", "waiting_queue"),
-    Need("sglang.srt.session.streaming_session.StreamingSession", "will_lend_record borrowed_slot"),
 )

@@ -16,7 +16,7 @@ from sglang.srt.entrypoints.openai.protocol import (
     ChatCompletionRequest,
 )
 
-from sqreal.plugin import chat_turn, rendering
+from sqreal.plugin import chat_turn, rendering, versions
 from sqreal.plugin.chat_turn import CHAT, ChatTurn, Drop
 from sqreal.plugin.checks import WishError, short
 from sqreal.plugin.hooks import Hook, Need
@@ -103,14 +103,13 @@ class _Template:
 
     def render(self, messages: Sequence[Any], *, prompt: bool) -> list[int]:
         part = self._request.model_copy(update={"messages": list(messages)})
-        part._format_add_generation_prompt = prompt  # noqa: SLF001 - SGLang's own word for it
         try:
-            result = self._serving._process_messages(part, False)  # noqa: SLF001 - the one place that renders
+            ids: list[int] = versions.doors().rendered(self._serving, part, prompt=prompt)
         except ValueError as error:
             raise WishError(
                 f"messages: the chat template does not render the first {len(messages)} alone ({error}); use /generate"
             ) from error
-        return list(result.prompt_ids)
+        return ids
 
     def message(self, role: str, text: str) -> Any:
         if role == "user":
@@ -130,12 +129,11 @@ HOOKS = (
 NEEDS = (
     Need(
         _CHAT,
-        "_process_messages create_error_response chat_encoding_spec template_manager _format_add_generation_prompt",
+        "_process_messages create_error_response chat_encoding_spec template_manager",
     ),
     Need(
         "sglang.srt.entrypoints.openai.protocol.ChatCompletionRequest",
-        "messages session_params custom_params n input_ids"
-        " continue_final_message _format_add_generation_prompt",
+        "messages session_params custom_params n input_ids continue_final_message",
     ),
     Need("sglang.srt.parser.template_manager.TemplateManager", "chat_template_name"),
     Need("sglang.srt.managers.io_struct.GenerateReqInput", "session_params sampling_params input_ids"),

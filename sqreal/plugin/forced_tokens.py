@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqreal.plugin.hooks import Hook, Need, PluginError
+from sqreal.plugin.versions import signature
 
 FORCE = "sqreal_force"
 """Key of `custom_params`: the output tokens, the last of which ends the request."""
@@ -168,8 +169,7 @@ HOOKS = (
     Hook("sglang.srt.managers.scheduler.Scheduler._add_request_to_queue", "self req is_retracted", arrived),
     Hook(
         "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new",
-        "cls batch model_runner * capture_hidden_mode return_hidden_states_before_norm extend_position_info"
-        " spec_mrope_positions kv_loc_plan write_cols",
+        signature("ForwardBatch.init_new"),
         batch_made,
     ),
     *Sampling().hooks(),

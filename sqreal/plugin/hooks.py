@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType
 from typing import Any, NamedTuple
 
-TESTED_VERSIONS = ("0.5.23",)
-"""The SGLang versions that the plugin was tested with; it loads on no other."""
+from sqreal.plugin.versions import TESTED_VERSIONS
 
 
 class PluginError(Exception):
@@ -28,7 +27,7 @@ class Hook(NamedTuple):
     method: str
     """Its dotted path: module, class, name."""
     parameters: str
-    """Its parameters in the tested versions, separated by blanks; `*` stands before those that are keyword-only."""
+    """Its parameters in the version that is installed, separated by blanks; `*` stands before those that are keyword-only."""
     around: Callable[..., Any]
     """Called in its place as `around(original, self, ...)`."""
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang.srt.runtime_context import get_parallel
-
+from sqreal.plugin import versions
 from sqreal.plugin import wish as wishes
 from sqreal.plugin.chat_turn import ChatTurn
 from sqreal.plugin.checks import WishError
@@ -26,6 +25,8 @@ from sqreal.plugin.wish import FORK, Fork, Wish, fork_of
 
 Original = Callable[..., Any]
 
+_DOORS = versions.doors()
+
 _UNUSED = 2  # tokens of the context that SGLang leaves unused
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
@@ -34,7 +35,7 @@ def check_server(scheduler: Any) -> None:
     """Refuse, when it starts, a server whose KV the plugin does not know, by the flag that makes it so."""
     if type(scheduler.tree_cache) is not SessionCache:
         raise PluginError(f"sessions in place need their cache; start with --radix-cache-backend {BACK_END}")
-    check_scheduler(scheduler, get_parallel())
+    check_scheduler(scheduler, _DOORS.parallel(scheduler), _DOORS.unserved(scheduler))
 
 
 def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) -> None:
@@ -128,7 +129,7 @@ def drop_ready(scheduler: Any, name: str, talk: Conversation) -> None:
     sessions: Sessions = cache.session
     slot = sessions.slots.get(name)
     tail = cache.sliding_window_size + 1 if cache.supports_swa() else 0
-    spans = talk.ready(None if slot is None else slot.kv.kv_committed_len, tail, cache.page_size)
+    spans = talk.ready(None if slot is None else slot.committed, tail, cache.page_size)
     if spans:
         if slot is not None:
             sessions.drop(name, spans)
@@ -172,15 +173,7 @@ def _forked(scheduler: Any, name: str) -> Conversation:
 
 def _refuse(scheduler: Any, recv_req: Any, fault: str) -> None:
     """Answer with status 400, as SGLang does for a session that it does not know."""
-    req = scheduler._create_generation_req(  # noqa: SLF001 - how SGLang makes the request of such an answer
-        recv_req,
-        recv_req.rid,
-        recv_req.input_text,
-        recv_req.input_ids,
-        recv_req.sampling_params,
-        vocab_size=scheduler.model_config.vocab_size,
-        http_worker_ipc=recv_req.http_worker_ipc,
-    )
+    req = _DOORS.refused(scheduler, recv_req)
     req.tokenizer = scheduler.tokenizer
     req.set_finish_with_abort(fault)
     scheduler.init_req_max_new_tokens(req)
@@ -198,12 +191,6 @@ def queued(original: Original, scheduler: Any, req: Any, is_retracted: bool = Fa
     elif req.session is not None and req.session.streaming and not is_retracted:
         sessions.conversation(req.session).turn = req
     original(scheduler, req, is_retracted)
-
-
-def left_queue(original: Original, scheduler: Any, req: Any) -> None:
-    """A request was aborted before it ran."""
-    original(scheduler, req)
-    fork_over(req)
 
 
 def capped(original: Original, scheduler: Any, req: Any) -> None:
@@ -239,14 +226,17 @@ def batch_made(original: Original, cls: type, batch: Any, *args: Any, **kwargs: 
 
 
 HOOKS = (
-    Hook(f"{_SCHEDULER}.handle_generate_request", "self recv_req * mm_input_error", arrived),
+    Hook(
+        f"{_SCHEDULER}.handle_generate_request",
+        versions.signature("Scheduler.handle_generate_request"),
+        arrived,
+    ),
     Hook(f"{_SCHEDULER}._add_request_to_queue", "self req is_retracted", queued),
-    Hook(f"{_SCHEDULER}._release_aborted_request", "self req", left_queue),
+    *_DOORS.queue_hooks(fork_over),
     Hook(f"{_SCHEDULER}.init_req_max_new_tokens", "self req", capped),
     Hook(
         "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new",
-        "cls batch model_runner * capture_hidden_mode return_hidden_states_before_norm extend_position_info"
-        " spec_mrope_positions kv_loc_plan write_cols",
+        versions.signature("ForwardBatch.init_new"),
         batch_made,
     ),
 )
@@ -254,7 +244,7 @@ HOOKS = (
 NEEDS = (
     Need(
         _SCHEDULER,
-        "tree_cache session_controller model_config tokenizer _create_generation_req",
+        "tree_cache session_controller model_config tokenizer",
     ),
     Need("sglang.srt.configs.model_config.ModelConfig", "context_len vocab_size"),
     Need("sglang.srt.session.session_controller.SessionController", "sessions get"),

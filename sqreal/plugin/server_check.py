@@ -5,6 +5,7 @@ The command line is looked at before a model is loaded, which may take minutes; 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqreal.plugin.hooks import Need, PluginError
@@ -42,8 +43,11 @@ def check_flags(args: Any) -> None:
     )
 
 
-def check_scheduler(scheduler: Any, parallel: Any) -> None:
-    """A PluginError for what a model's own settings, or SGLang's, made of the command line."""
+def check_scheduler(scheduler: Any, parallel: Any, others: Mapping[str, bool]) -> None:
+    """A PluginError for what a model's own settings, or SGLang's, made of the command line.
+
+    `parallel`: its dp_size, pp_size and attn_dp_enabled. `others`: fixes, and whether they are called for.
+    """
     _refuse(
         {
             _SPECULATIVE: not scheduler.spec_algorithm.is_none(),
@@ -53,9 +57,10 @@ def check_scheduler(scheduler: Any, parallel: Any) -> None:
             _DISAGGREGATED: scheduler.disaggregation_mode.value != "null",
             _PRIORITIES: scheduler.enable_priority_scheduling,
             _NO_TREE: scheduler.tree_cache.disable,
-            _DATA_PARALLEL: parallel.dp_size > 1 or scheduler.attn_dp_enabled,
+            _DATA_PARALLEL: parallel.dp_size > 1 or parallel.attn_dp_enabled,
             _PIPELINE: parallel.pp_size > 1,
             "serve a model without Mamba layers": scheduler.tree_cache.supports_mamba(),
+            **others,
         }
     )
 
@@ -76,6 +81,6 @@ NEEDS = (
     Need(
         "sglang.srt.managers.scheduler.Scheduler",
         "tree_cache spec_algorithm dllm_config enable_lora enable_hierarchical_cache disaggregation_mode"
-        " enable_priority_scheduling attn_dp_enabled",
+        " enable_priority_scheduling",
     ),
 )

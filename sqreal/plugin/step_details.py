@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
-
-from sqreal.plugin import step_state
+from sqreal.plugin import step_state, versions
 from sqreal.plugin.event_log import EventLog
 from sqreal.plugin.hooks import Hook
 
+_DOORS = versions.doors()
 _BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 _ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
-_TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
 SESSIONS = "sqreal.plugin.sessions.Sessions"
 
 Original = Callable[..., Any]
@@ -32,57 +30,44 @@ class StepDetails:
         hook = self._log.hook
         return [
             hook(f"{_ADDER}.add_one_req", "self req has_chunked_req truncation_align_size", self._admit),
-            hook(
-                f"{_ADDER}._check_prefill_budget",
-                "self req * extend_input_len total_tokens swa_host_hit_length chunk_limit",
-                self._budget,
-            ),
             hook(f"{_ADDER}.add_chunked_req", "self req", self._chunk),
-            hook(f"{_BATCH}.retract_decode", "self", self._retract),
-            hook(
-                f"{_TREE}._evict",
-                "self params available_size_targets * allocation_reclaim_satisfied",
-                self._evict,
-            ),
-            hook(f"{_TREE}._evict_device_leaf", "self node_id tracker", self._leaf),
-            hook(f"{_TREE}.checkpoint_into_tree", "self req * up_to kwargs", self._insert),
-            hook(f"{_TREE}.claim_kv_row", "self req", self._release),
-            hook(f"{_TREE}.touch_prefix", "self key", self._touch),
+            hook(f"{_BATCH}.retract_decode", versions.signature("ScheduleBatch.retract_decode"), self._retract),
+            *(hook(*each) for each in _DOORS.detail_hooks(self)),
             hook(f"{SESSIONS}.release_idle", "self name", self._release_idle),
         ]
 
     # Admission tests and retractions.
 
     def _admit(self, original: Original, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
-        test = self._test = step_state.admission(adder, req)
+        test = self._test = {**step_state.admission(adder, req), **_DOORS.asked(adder, req)}
         answer = original(adder, req, *args, **kwargs)
         self._test = None
         test["res"] = answer.name
         test["ok"] = bool(adder.can_run_list and adder.can_run_list[-1] is req)
         if test["ok"]:
-            test["extend"] = req.extend_len
-            test["offset_after"] = step_state.tokens(adder.memory_budget.total_offset)
+            test["extend"] = _DOORS.extend_len(req)
+            test["offset_after"] = step_state.tokens(_DOORS.Budget(adder).promised)
         self._log.detail("adm", test)
         return answer
 
-    def _budget(self, original: Original, adder: Any, req: Any, **asked: Any) -> Any:
+    def asked(self, words: dict[str, Any]) -> None:
+        """What the budget was asked, and what it has left."""
         if self._test is not None:
-            self._test |= step_state.asked_of_budget(adder, req, **asked)
-        return original(adder, req, **asked)
+            self._test |= words
 
     def _chunk(self, original: Original, adder: Any, req: Any) -> Any:
         test = step_state.chunk(adder, req)
         more = original(adder, req)
-        test["extend"] = req.extend_len
+        test["extend"] = _DOORS.extend_len(req)
         test["more"] = more is not None
-        test["offset_after"] = step_state.tokens(adder.memory_budget.total_offset)
+        test["offset_after"] = step_state.tokens(_DOORS.Budget(adder).promised)
         self._log.detail("adm", test)
         return more
 
-    def _retract(self, original: Original, batch: Any) -> Any:
+    def _retract(self, original: Original, batch: Any, *args: Any) -> Any:
         rows = step_state.candidates(batch)
         need, before = batch.new_tokens_required_next_decode(), step_state.memory(batch.tree_cache)
-        retracted, ratio, aborted = original(batch)
+        retracted, ratio, aborted = original(batch, *args)
         self._log.detail(
             "retract",
             {
@@ -100,7 +85,8 @@ class StepDetails:
 
     # The tree.
 
-    def _evict(self, original: Original, tree: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+    def evict(self, original: Original, tree: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        """The tree makes room."""
         self._leaves, before = [], step_state.memory(tree)
         result = original(tree, params, *args, **kwargs)
         self._log.detail(
@@ -117,13 +103,15 @@ class StepDetails:
         )
         return result
 
-    def _leaf(self, original: Original, tree: Any, node_id: Any, tracker: Any) -> Any:
-        before = tracker[BASE_COMPONENT_TYPE]
-        result = original(tree, node_id, tracker)
-        self._leaves.append(tracker[BASE_COMPONENT_TYPE] - before)
+    def leaf(self, original: Original, tree: Any, node: Any, tracker: Any) -> Any:
+        """A leaf of the tree goes."""
+        before = tracker[_DOORS.FULL]
+        result = original(tree, node, tracker)
+        self._leaves.append(tracker[_DOORS.FULL] - before)
         return result
 
-    def _insert(self, original: Original, tree: Any, req: Any, *, up_to: int, **kwargs: Any) -> None:
+    def insert(self, original: Original, tree: Any, req: Any, *, up_to: int, **kwargs: Any) -> None:
+        """The tree takes in what a request has computed."""
         owned, before = req.kv.cache_protected_len, step_state.memory(tree)
         original(tree, req, up_to=up_to, **kwargs)
         owned = [owned, req.kv.cache_protected_len]
@@ -133,9 +121,10 @@ class StepDetails:
             {"rid": req.rid, "up_to": up_to, "fin": req.finished(), "prot": owned, "m0": before, "m1": after},
         )
 
-    def _release(self, original: Original, tree: Any, req: Any) -> Any:
+    def released(self, req: Any, tree: Any, release: Callable[[], Any]) -> Any:
+        """A request gives up its row by `release`, which says whether its session keeps it."""
         row = step_state.released(tree, req)
-        kept = original(tree, req)
+        kept = release()
         self._log.detail("release", {**row, "session_kept": True} if kept else row)
         return kept
 
@@ -143,6 +132,7 @@ class StepDetails:
         original(sessions, name)
         self._log.detail("released", name)
 
-    def _touch(self, original: Original, tree: Any, key: Any) -> None:
+    def touch(self, original: Original, tree: Any, key: Any) -> None:
+        """A prefix counts as used."""
         original(tree, key)
         self._log.detail("touch", len(key.token_ids))

@@ -3,7 +3,8 @@
 The format is described beside the recordings (tests/data/sglang-schedules/README.md); `sqsim lockstep` replays it. Three
 differences to a finished recording, which `sqreal.schedule` evens out: times are those of the machine's monotonic clock,
 steps are counted since the server's start, and an event `flush_cache` says when the cache was emptied, that is, where the
-warm-up ended. `refresh` stands in every round: the counter behind rule 32.
+warm-up ended. `refresh` stands in every round: the counter behind rule 32; SGLang 0.5.16
+has none, and its log has no `ckpt` and `touch` either.
 
 The hooks observe: each calls the original once, with what it was given, and returns what it returned.
 """
@@ -15,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
-from sglang.srt.runtime_context import get_parallel
 
-from sqreal.plugin import step_state
+from sqreal.plugin import step_state, versions
 from sqreal.plugin.event_log import EventLog, now
 from sqreal.plugin.hooks import Hook, Need, PluginError
 from sqreal.plugin.session_cache import SessionCache
 from sqreal.plugin.step_details import SESSIONS, StepDetails
 
+_DOORS = versions.doors()
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _CONTROL = ("open_session", "close_session", "pause_generation", "continue_generation")
 
@@ -41,7 +42,7 @@ class StepLog:
 
     def start(self, scheduler: Any) -> None:
         """The scheduler is ready: open the log, or refuse what it cannot describe."""
-        parallel = get_parallel()
+        parallel = _DOORS.parallel(scheduler)
         if parallel.dp_size > 1 or parallel.pp_size > 1:
             raise PluginError("the step log describes one scheduler; use --dp-size 1 and --pp-size 1")
         if scheduler.disaggregation_mode.value != "null":
@@ -50,7 +51,8 @@ class StepLog:
         if type(scheduler.tree_cache) not in known or scheduler.enable_hierarchical_cache:
             kind = type(scheduler.tree_cache).__name__
             raise PluginError(
-                f"the step log knows UnifiedRadixCache and SessionCache only, this server has a {kind}"
+                f"the step log knows UnifiedRadixCache and SessionCache only, this server has a {kind}; with SGLang "
+                "0.5.16 set SGLANG_ENABLE_UNIFIED_RADIX_TREE=1, and leave out --enable-hierarchical-cache"
             )
         if parallel.tp_rank == 0:
             self._log.open()
@@ -119,7 +121,7 @@ class StepLog:
             "run_pre": step_state.rids(running_batch.reqs),
             "full_pre": bool(running_batch.batch_is_full),
             "ratio_pre": step_state.ratio(scheduler),
-            "refresh": scheduler.policy._waiting_prefix_refresh_calls,  # noqa: SLF001 - nowhere else
+            **_DOORS.refresh_calls(scheduler),
         }
         with self._log.gather() as details:
             plan = original(scheduler, running_batch, last_batch)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from sqreal.plugin import versions
 from sqreal.plugin.hooks import Need
 from sqreal.plugin.sessions import Sessions
+
+_DOORS = versions.doors()
 
 
 def rids(reqs: Iterable[Any]) -> list[str]:
@@ -43,7 +46,7 @@ def pools(scheduler: Any) -> dict[str, Any]:
             "protected": tree.protected_size(),
         }
     if tree.session.slots:
-        state["sess"] = {name: _lengths(slot.kv) for name, slot in tree.session.slots.items()}
+        state["sess"] = {name: _DOORS.slot_lengths(slot) for name, slot in tree.session.slots.items()}
     if isinstance(tree.session, Sessions):
         state["idle"] = tree.session.idle_tokens()
     return state
@@ -55,10 +58,6 @@ def memory(tree: Any) -> list[int]:
     if hasattr(allocator, "full_available_size"):
         return [allocator.full_available_size(), tree.full_evictable_size()]
     return [allocator.available_size(), tree.evictable_size()]
-
-
-def _lengths(kv: Any) -> list[int]:
-    return [kv.cache_protected_len, kv.kv_committed_len, kv.kv_allocated_len]
 
 
 def arrival(req: Any) -> dict[str, Any]:
@@ -94,69 +93,47 @@ def rows(batch: Any) -> list[list[Any]]:
             length,
             len(req.output_ids),
             len(req.origin_input_ids),
-            req.kv.kv_committed_len,
-            req.kv.kv_allocated_len,
-            req.kv.cache_protected_len,
+            committed,
+            allocated,
+            owned,
         ]
         for req, length, (extend, prefix) in zip(batch.reqs, lens, shares, strict=True)
+        for owned, committed, allocated in (_DOORS.lengths(req),)
     ]
 
 
 def admission(adder: Any, req: Any) -> dict[str, Any]:
     """An admission test as it begins; `need` and `rem` follow when the budget is asked."""
-    budget = adder.memory_budget
+    budget = _DOORS.Budget(adder)
     test = {
         "rid": req.rid,
-        "prefix": req.prefix_len,
+        "prefix": _DOORS.prefix_len(req),
         "input": len(req.full_untruncated_fill_ids),
         "n_out": len(req.output_ids),
         "max_new": req.sampling_params.max_new_tokens,
         "need": None,
         "rem": None,
-        "offset": tokens(budget.total_offset),
-        "rem_unlocked": tokens(budget.remaining_total),
+        "offset": tokens(budget.promised),
+        "rem_unlocked": tokens(budget.total),
         "rem_chunk": adder.rem_chunk_tokens,
         "rem_input": adder.rem_input_tokens,
     }
-    if hasattr(budget, "swa_tokens"):
-        test["rem_swa"] = tokens(budget.remaining_swa)
+    if adder.is_hybrid_swa:
+        test["rem_swa"] = tokens(budget.window)
     return test
-
-
-def asked_of_budget(
-    adder: Any,
-    req: Any,
-    *,
-    extend_input_len: int,
-    total_tokens: int,
-    swa_host_hit_length: int,
-    chunk_limit: int | None,
-) -> dict[str, Any]:
-    """What the request needs and what is left, its own prefix locked."""
-    budget = adder.memory_budget
-    asked = {"need": total_tokens, "rem": tokens(budget.remaining_total)}
-    if hasattr(budget, "swa_tokens"):
-        asked["need_swa"] = budget.swa_tokens(
-            budget.ceil_paged_tokens(extend_input_len),
-            adder._swa_new_tokens(req),  # noqa: SLF001 - the budget's own argument
-            chunk_limit=chunk_limit,
-            swa_host_hit_length=swa_host_hit_length,
-        )
-        asked["rem_swa"] = tokens(budget.remaining_swa)
-    return asked
 
 
 def chunk(adder: Any, req: Any) -> dict[str, Any]:
     """The next chunk of a request that is being prefilled."""
-    budget = adder.memory_budget
+    budget = _DOORS.Budget(adder)
     return {
         "rid": req.rid,
-        "prefix": req.prefix_len,
+        "prefix": _DOORS.prefix_len(req),
         "input": len(req.full_untruncated_fill_ids),
         "chunk": True,
         "rem_chunk": adder.rem_chunk_tokens,
-        "rem": tokens(budget.remaining_total),
-        "offset": tokens(budget.total_offset),
+        "rem": tokens(budget.total),
+        "offset": tokens(budget.promised),
     }
 
 
@@ -167,7 +144,7 @@ def candidates(batch: Any) -> list[list[Any]]:
             req.rid,
             len(req.output_ids),
             len(req.origin_input_ids),
-            req.kv.kv_committed_len,
+            _DOORS.lengths(req)[1],
             req.sampling_params.max_new_tokens,
         ]
         for req in batch.reqs
@@ -177,33 +154,31 @@ def candidates(batch: Any) -> list[list[Any]]:
 def released(tree: Any, req: Any) -> dict[str, Any]:
     """A request whose KV row is given up."""
     reason = req.finished_reason
+    owned, committed, allocated = _DOORS.lengths(req)
     return {
         "rid": req.rid,
         "finished": req.finished(),
         "reason": type(reason).__name__ if reason is not None else None,
         "n_in": len(req.origin_input_ids),
         "n_out": len(req.output_ids),
-        "committed": req.kv.kv_committed_len,
-        "allocated": req.kv.kv_allocated_len,
-        "protected": req.kv.cache_protected_len,
+        "committed": committed,
+        "allocated": allocated,
+        "protected": owned,
         "mem": memory(tree),
     }
 
 
 NEEDS = (
+    *_DOORS.NEEDS,
     Need(
         "sglang.srt.managers.scheduler.Scheduler",
-        "waiting_queue running_batch forward_ct policy chunked_req new_token_ratio_tracker token_to_kv_pool_allocator"
+        "waiting_queue running_batch forward_ct chunked_req new_token_ratio_tracker token_to_kv_pool_allocator"
         " tree_cache is_fully_idle disaggregation_mode enable_hierarchical_cache",
     ),
-    Need("sglang.srt.managers.schedule_policy.SchedulePolicy", "_waiting_prefix_refresh_calls"),
     Need(
         "sglang.srt.managers.schedule_batch.Req",
-        "rid origin_input_ids output_ids sampling_params session kv finished finished_reason is_retracted prefix_len"
-        " extend_len full_untruncated_fill_ids",
-    ),
-    Need(
-        "sglang.srt.managers.schedule_batch.ReqKvInfo", "cache_protected_len kv_committed_len kv_allocated_len"
+        "rid origin_input_ids output_ids sampling_params session kv finished finished_reason is_retracted"
+        " full_untruncated_fill_ids",
     ),
     Need(
         "sglang.srt.managers.schedule_batch.ScheduleBatch",
@@ -212,7 +187,7 @@ NEEDS = (
     ),
     Need(
         "sglang.srt.managers.schedule_policy.PrefillAdder",
-        "memory_budget can_run_list rem_chunk_tokens rem_input_tokens _swa_new_tokens",
+        "can_run_list rem_chunk_tokens rem_input_tokens is_hybrid_swa",
     ),
     Need(
         "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache",
@@ -225,8 +200,6 @@ NEEDS = (
         "sglang.srt.mem_cache.allocator.swa.SWATokenToKVPoolAllocator",
         "available_size full_available_size swa_available_size",
     ),
-    Need("sglang.srt.mem_cache.prefill_budget.SWAPrefillBudget", "swa_tokens remaining_swa ceil_paged_tokens"),
-    Need("sglang.srt.mem_cache.prefill_budget.PrefillBudget", "remaining_total total_offset"),
     Need("sglang.srt.mem_cache.base_prefix_cache.EvictParams", "num_tokens swa_num_tokens"),
     Need("sglang.srt.mem_cache.base_prefix_cache.EvictResult", "num_tokens_evicted swa_num_tokens_evicted"),
     Need("sglang.srt.mem_cache.radix_cache.RadixKey", "token_ids"),

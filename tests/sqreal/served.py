@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -36,6 +37,24 @@ class Served:
     )  # of them, those of sessions that dropped nothing
     names: Any = field(default_factory=count)
     done: Counter = field(default_factory=Counter)
+
+    @property
+    def keeps_last(self) -> bool:
+        """Does a turn keep the KV of an answer's last token? 0.5.16 does, if the step behind the end was begun already."""
+        return self.server.info.version == "0.5.16"
+
+    async def kept(self, session: str, rid: str) -> int:
+        """Tokens of KV that a session holds as a turn of it ends, by the step log."""
+        for _ in range(500):
+            events = [
+                json.loads(line)
+                for line in self.log.read_text().splitlines()
+                if line.endswith("}") and rid in line
+            ]
+            if ended := [event for event in events if event["ev"] == "result" and rid in event["fin"]]:
+                return ended[-1]["mem"]["sess"][session][1]
+            await asyncio.sleep(0.02)  # the log has it a little after the answer
+        raise AssertionError(f"{self.log}: tells of no end of {rid}")
 
     def name(self) -> str:
         return f"x{next(self.names)}/"

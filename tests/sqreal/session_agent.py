@@ -165,6 +165,10 @@ class Agent:
         self.hold(answer, [self.mirror], "cut" if self.history.gone else "whole")
         self.first = self.first or len(new)
         self.kv = prompt + len(answer.output_ids) - 1
+        if self.served.keeps_last:
+            kept = await self.served.kept(self.session, rid)
+            assert kept - self.kv in {0, 1}
+            self.kv = kept
         self.mirror.ended(self.kv)
         self.done["turns"] += 1
 

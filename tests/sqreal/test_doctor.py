@@ -11,6 +11,7 @@ import pytest
 
 from sqreal import doctor, install
 from sqreal.doctor import Check, examine
+from sqreal.errors import InstallError
 
 ALL = {"sglang": "0.5.23", "torch": "2.13.0+cpu", "httpx": "0.28.1"}
 
@@ -20,7 +21,7 @@ def machine(monkeypatch):
     """A machine with these distributions and GPUs, on which SGLang loads."""
 
     def make(distributions, gpus=()):
-        monkeypatch.setattr(doctor, "installed", distributions.get)
+        monkeypatch.setattr(doctor, "installed", lambda name, python=None: distributions.get(name))
         monkeypatch.setattr(doctor, "_plugin", lambda: Check("plugin", "sqreal.plugin:register"))
         for module in (doctor, install):
             monkeypatch.setattr(module, "cuda_devices", lambda: list(gpus))
@@ -62,7 +63,7 @@ def test_a_whole_gpu_machine(machine):
             {"sglang": "not installed"},
             "pip install '.[real]'",
         ),
-        ({"sglang": "0.5.9"}, [], {"sglang": "not tested; tested: 0.5.23"}, "make real-cpu"),
+        ({"sglang": "0.5.9"}, [], {"sglang": "not tested; tested: 0.5.16, 0.5.23"}, "make real-cpu"),
         ({"torch": None}, [], {"torch": "not installed"}, "make real-cpu"),
         ({}, ["NVIDIA H200"], {"torch": "a CPU build beside a GPU"}, "pip install '.[real]'"),
     ],
@@ -148,3 +149,25 @@ def test_this_machine_is_whole():
     found = examine()
     assert problems(found) == {}
     assert found.checks[-1] == Check("import", "SGLang loads")
+
+
+def test_servers_may_have_a_python_of_their_own(tmp_path, monkeypatch):
+    """What it has installed is read from its path; where it does not run, that is said."""
+    site = tmp_path / "site"
+    (site / "sglang-0.5.16.dist-info").mkdir(parents=True)
+    (site / "sglang-0.5.16.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.16\n"
+    )
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{json.dumps([str(site)])}'\n")
+    python.chmod(0o755)
+    monkeypatch.setenv(install.PYTHON, str(python))
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert install.require_sglang() == "0.5.16"
+    found = examine(imports=False)
+    assert problems(found)["torch"] == "not installed"
+    assert f"{python} -m pip install --no-deps ." in {check.fix for check in found.checks}
+    monkeypatch.setenv(install.PYTHON, str(tmp_path / "none"))
+    assert "does not run" in problems(examine(imports=False))["servers"]
+    with pytest.raises(InstallError, match="none: does not run"):
+        install.require_sglang()

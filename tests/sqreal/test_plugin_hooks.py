@@ -93,9 +93,12 @@ def test_a_name_that_is_gone_is_said(engine, need, said):
 
 
 def test_only_tested_versions_are_loaded():
-    check_version("0.5.23")
-    for other in ("0.5.16", "0.6.0"):
-        said = rf"tested with SGLang 0\.5\.23, found {re.escape(other)}; pip install sglang==0\.5\.23"
+    for tested in ("0.5.16", "0.5.23"):
+        check_version(tested)
+    for other in ("0.5.22", "0.6.0"):
+        said = (
+            rf"tested with SGLang 0\.5\.16 or 0\.5\.23, found {re.escape(other)}; pip install sglang==0\.5\.23"
+        )
         with pytest.raises(PluginError, match=said):
             check_version(other)
 
@@ -136,7 +139,7 @@ def test_nothing_asked_touches_nothing():
     )
     clean = {"PATH": "/usr/bin"}
     done = subprocess.run([sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['sqreal.plugin', 'sqreal.plugin.hooks']"
+    assert done.stdout.strip() == "['sqreal.plugin', 'sqreal.plugin.hooks', 'sqreal.plugin.versions']"
 
 
 @pytest.mark.parametrize(

@@ -190,14 +190,14 @@ def test_another_version_of_sglang_is_refused_by_name(options, groups, monkeypat
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setattr(install, "cuda_devices", list)
     with pytest.raises(
-        InstallError, match=r"sglang 0\.5\.9 is installed, tested is 0\.5\.23; run: make real-cpu"
+        InstallError, match=r"sglang 0\.5\.9 is installed, tested is 0\.5\.16, 0\.5\.23; run: make real-cpu"
     ):
         start(options).__enter__()
     assert groups == []
 
 
 def test_no_sglang_names_the_command_that_installs_it(options, groups, monkeypatch):
-    monkeypatch.setattr(install, "installed", lambda name: None)
+    monkeypatch.setattr(install, "installed", lambda name, python=None: None)
     monkeypatch.setattr(install, "cuda_devices", lambda: ["NVIDIA H200"])
     with pytest.raises(InstallError, match=r"sglang is not installed; run: pip install '\.\[real\]'"):
         start(options).__enter__()

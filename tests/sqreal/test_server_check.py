@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sqreal.errors import ServerDiedError
+from sqreal.install import require_sglang
 from sqreal.plugin.hooks import PluginError
 from sqreal.plugin.server_check import check_flags, check_scheduler
 from sqreal.server import start
@@ -71,13 +72,16 @@ def scheduler(**changes):
         "enable_hierarchical_cache": False,
         "disaggregation_mode": SimpleNamespace(value="null"),
         "enable_priority_scheduling": False,
-        "attn_dp_enabled": False,
         "tree_cache": SimpleNamespace(disable=False, supports_mamba=lambda: False),
     }
     return SimpleNamespace(**{**fit, **changes})
 
 
-ONE, TWO = (SimpleNamespace(dp_size=1, pp_size=size) for size in (1, 2))
+def ranks(**changes):
+    return SimpleNamespace(**{"dp_size": 1, "pp_size": 1, "attn_dp_enabled": False, **changes})
+
+
+ONE = ranks()
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,7 @@ ONE, TWO = (SimpleNamespace(dp_size=1, pp_size=size) for size in (1, 2))
         ({"enable_hierarchical_cache": True}, ONE, "--enable-hierarchical-cache"),
         ({"disaggregation_mode": SimpleNamespace(value="decode")}, ONE, "--disaggregation-mode"),
         ({"enable_priority_scheduling": True}, ONE, "--enable-priority-scheduling"),
-        ({"attn_dp_enabled": True}, ONE, "--dp-size 1"),
+        ({}, ranks(attn_dp_enabled=True), "--dp-size 1"),
         (
             {"tree_cache": SimpleNamespace(disable=True, supports_mamba=lambda: False)},
             ONE,
@@ -100,22 +104,25 @@ ONE, TWO = (SimpleNamespace(dp_size=1, pp_size=size) for size in (1, 2))
             ONE,
             "without Mamba layers",
         ),
-        ({}, TWO, "--pp-size 1"),
-        ({}, SimpleNamespace(dp_size=2, pp_size=1), "--dp-size 1"),
+        ({}, ranks(pp_size=2), "--pp-size 1"),
+        ({}, ranks(dp_size=2), "--dp-size 1"),
     ],
 )
 def test_what_came_of_the_command_line_is_looked_at_too(changes, parallel, fix):
-    check_scheduler(scheduler(), ONE)
+    other = "use another page size"
+    check_scheduler(scheduler(), ONE, {other: False})
+    with pytest.raises(PluginError, match=other):
+        check_scheduler(scheduler(), ONE, {other: True})
     with pytest.raises(PluginError, match=fix) as refused:
-        check_scheduler(scheduler(**changes), parallel)
+        check_scheduler(scheduler(**changes), parallel, {other: False})
     assert ";" not in str(refused.value).partition("; ")[2]
 
 
-def refusal(tmp_path, *flags: str) -> str:
+def refusal(tmp_path, *flags: str, model: str = "tiny-llama") -> str:
     """Start a real server that is to end by itself; its log."""
     log = tmp_path / "server.log"
     options = ServerOptions(
-        model=write_tiny_model("tiny-llama", tmp_path / "tiny-llama"),
+        model=write_tiny_model(model, tmp_path / model),
         load_format="dummy",
         kv_capacity=1024,
         max_running=4,
@@ -155,6 +162,15 @@ def test_a_real_server_of_another_version_ends(tmp_path, monkeypatch):
     path = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", f"{other.parent}{os.pathsep}{path}")
     monkeypatch.setattr("sqreal.server.require_sglang", lambda: None)  # it would say so before the start
-    assert "sqreal plugin: tested with SGLang 0.5.23, found 0.6.0; pip install sglang==0.5.23" in refusal(
-        tmp_path
+    assert (
+        "sqreal plugin: tested with SGLang 0.5.16 or 0.5.23, found 0.6.0; pip install sglang==0.5.23"
+        in refusal(tmp_path)
     )
+
+
+@pytest.mark.real
+@pytest.mark.long
+def test_pages_are_refused_where_a_cpu_cannot_serve_them(tmp_path):
+    if require_sglang() != "0.5.16":
+        pytest.skip("SGLang 0.5.16 alone cannot; make test-0516 has it")
+    assert "server; use --page-size 1 on a CPU" in refusal(tmp_path, "--page-size", "16")

@@ -1,0 +1,53 @@
+"""The SGLang versions that the plugin serves, and all in which they differ for it.
+
+`doors()` is the package of the installed one, sglang_0_5_16 or sglang_0_5_23. Both have the same names:
+
+* `Row`, `Rows`, `Cache`: SGLang's session slot, streaming sessions and radix cache, with what sessions.py asks of them;
+* `create_cache`, `keep_private`, `limited`, `prefix_len`, `extend_len`, `refused`, `rendered`: single calls that are made otherwise;
+* `Budget`, `micro_batch`: what an admission pass has left;
+* `FULL`, `asked`, `lengths`, `slot_lengths`, `refresh_calls`: what the step log reads;
+* `admission_hooks`, `queue_hooks`, `detail_hooks`: methods that are called otherwise, or are others;
+* `unserved`, `parallel`, `info_hooks`: what it cannot do, how it runs, what it leaves unsaid; `NEEDS`: what all of this reads, for the contract (hooks.py).
+
+What is the same in both stays in the plugin's other files. This one needs no SGLang.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+TESTED_VERSIONS = ("0.5.16", "0.5.23")
+"""The SGLang versions that the plugin was tested with; it loads on no other."""
+
+_SIGNATURES = {
+    "Scheduler.__init__": (
+        "self server_args port_args gpu_id tp_rank moe_ep_rank pp_rank attn_cp_rank moe_dp_rank dp_rank",
+        "self server_args port_args",
+    ),
+    "ForwardBatch.init_new": (
+        "cls batch model_runner * capture_hidden_mode return_hidden_states_before_norm",
+        "cls batch model_runner * capture_hidden_mode return_hidden_states_before_norm extend_position_info spec_mrope_positions kv_loc_plan write_cols",
+    ),
+    "Scheduler.handle_generate_request": ("self recv_req", "self recv_req * mm_input_error"),
+    "ScheduleBatch.retract_decode": ("self server_args", "self"),
+}
+
+
+def signature(method: str) -> str:
+    """The parameters of a method whose versions differ, in the installed version; without SGLang in the latest."""
+    return _SIGNATURES[method][TESTED_VERSIONS.index(_served())]
+
+
+def doors() -> Any:
+    """The package of the installed version."""
+    return import_module(f"{__name__}.sglang_{_served().replace('.', '_')}")
+
+
+def _served() -> str:
+    try:
+        installed = version("sglang")
+    except PackageNotFoundError:
+        return TESTED_VERSIONS[-1]
+    return installed if installed in TESTED_VERSIONS else TESTED_VERSIONS[-1]

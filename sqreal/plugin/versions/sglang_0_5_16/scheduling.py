@@ -1,0 +1,177 @@
+"""Requests of 0.5.16, and what an admission pass has left; prefixes are tensors of KV slots."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.managers.io_struct import AbortReq
+from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS
+from sglang.srt.runtime_context import get_server_args
+
+from sqreal.plugin.hooks import Hook
+
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+_BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
+
+
+def prefix_len(req: Any) -> int:
+    """How many tokens it found cached."""
+    return len(req.prefix_indices)
+
+
+def extend_len(req: Any) -> int:
+    """How many tokens it computes in its next pass."""
+    return int(req.extend_range.length)
+
+
+def refused(scheduler: Any, recv_req: Any) -> Any:
+    """The request of an answer that refuses it."""
+    return Req(
+        recv_req.rid,
+        recv_req.input_text,
+        recv_req.input_ids,
+        recv_req.sampling_params,
+        vocab_size=scheduler.model_config.vocab_size,
+        http_worker_ipc=recv_req.http_worker_ipc,
+    )
+
+
+class Instead:
+    """Another object, with some attributes in place of its own."""
+
+    def __init__(self, other: Any, **attributes: Any) -> None:
+        self._other = other
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._other, name)
+
+
+def rendered(serving: Any, request: Any, *, prompt: bool) -> list[int]:
+    """A chat request as its template renders it. `prompt`: with the beginning of an answer, which SGLang always asks for."""
+    if not prompt:
+        manager = serving.tokenizer_manager
+        apply = manager.tokenizer.apply_chat_template
+        tokenizer = Instead(
+            manager.tokenizer,
+            apply_chat_template=lambda *args, **words: apply(
+                *args, **{**words, "add_generation_prompt": False}
+            ),
+        )
+        serving = copy.copy(serving)
+        serving.tokenizer_manager = Instead(manager, tokenizer=tokenizer)
+    return list(serving._process_messages(request, False).prompt_ids)  # noqa: SLF001 - the one place that renders
+
+
+def queue_hooks(left: Callable[[Any], None]) -> list[Hook]:
+    """`left` is told of requests that were aborted before they ran; their sessions take another turn then."""
+
+    def sent(original: Callable[..., None], sender: Any, output: Any, recv_obj: Any = None) -> None:
+        original(sender, output, recv_obj)
+        if isinstance(output, AbortReq) and isinstance(recv_obj, Req):
+            left(recv_obj)
+            if recv_obj.session is not None and recv_obj.session.streaming and recv_obj.to_finish is None:
+                recv_obj.session.abort_req()
+
+    def slid(original: Callable[..., None], batch: Any, req: Any, pre_len: int) -> None:
+        tree = batch.tree_cache
+        floor = tree.session.window_floor(req)
+        if floor is not None:  # a fork reads the window before it
+            pre_len = min(pre_len, floor + max(tree.sliding_window_size, tree.page_size))
+        original(batch, req, pre_len)
+
+    sender = "sglang.srt.managers.scheduler_components.output_sender.SenderWrapper"
+    return [
+        Hook(f"{sender}.send_output", "self output recv_obj", sent),
+        Hook(f"{_BATCH}._evict_swa", "self req pre_len", slid),
+    ]
+
+
+# Admission.
+
+
+class Budget:
+    """What is left for an admission pass (PrefillAdder), in tokens."""
+
+    def __init__(self, adder: Any) -> None:
+        self._adder = adder
+
+    @property
+    def total(self) -> float:
+        return float(self._adder.rem_total_tokens)
+
+    @property
+    def window(self) -> float:
+        return float(self._adder.rem_swa_tokens)
+
+    @property
+    def promised(self) -> float:
+        """What of the pool is promised to requests that run, and to those already let in."""
+        return float(self._adder.rem_total_token_offset)
+
+    @property
+    def overhead(self) -> int:
+        """What admission counts for each request beside its tokens."""
+        return int(self._adder.page_size)
+
+    def window_need(self, extend: int, new: int) -> float:
+        del new  # a window, whatever comes
+        return float(self._adder._swa_budget_for_req(self._adder.ceil_paged_tokens(extend)))  # noqa: SLF001 - as add_one_req does
+
+    def fits(self, req: Any, *, extend: int, new: int) -> bool:
+        """Whether add_one_req would let it in, as far as the pools go."""
+        del req
+        if extend + new + self.overhead >= self.total:
+            return False
+        if not self._adder.is_hybrid_swa or self.window_need(extend, new) < self.window:
+            return True
+        return self._adder.rem_chunk_tokens is not None and self._adder._swa_chunk_cap() > 0  # noqa: SLF001 - as above
+
+
+def asked(adder: Any, req: Any) -> dict[str, float]:
+    """What an admission test asks for and finds, its own prefix locked: add_one_req compares these itself."""
+    budget = Budget(adder)
+    extend = len(req.full_untruncated_fill_ids) - prefix_len(req)
+    new = min(max(req.sampling_params.max_new_tokens - len(req.output_ids), 0), CLIP_MAX_NEW_TOKENS)
+    found = {"need": extend + new + budget.overhead}
+    with adder._lock_node(req.last_node):  # noqa: SLF001 - as add_one_req does
+        found["rem"] = round(budget.total, 4)
+        if adder.is_hybrid_swa:
+            found |= {"need_swa": budget.window_need(extend, new), "rem_swa": round(budget.window, 4)}
+    return found
+
+
+def micro_batch(_scheduler: Any) -> int:
+    """How many requests may run at once."""
+    return int(get_server_args().pp_max_micro_batch_size)
+
+
+def admission_hooks(seats: Callable[..., int]) -> list[Hook]:
+    """`seats(found, scheduler, running, begins=...)` may widen how many requests a pass may hold."""
+    ordered = False  # is the queue in order, so that its requests are looked at next?
+
+    def passes(original: Callable[..., Any], scheduler: Any, running_batch: Any) -> Any:
+        nonlocal ordered
+        ordered = False
+        return original(scheduler, running_batch)
+
+    def orders(original: Callable[..., Any], policy: Any, waiting_queue: Any, running_batch: Any) -> Any:
+        nonlocal ordered
+        ordered = True
+        return original(policy, waiting_queue, running_batch)
+
+    def allocatable(original: Callable[..., int], scheduler: Any, running_bs: int) -> int:
+        return seats(original(scheduler, running_bs), scheduler, running_bs, begins=not ordered)
+
+    return [
+        Hook(f"{_SCHEDULER}.get_new_batch_prefill", "self running_batch", passes),
+        Hook(
+            "sglang.srt.managers.schedule_policy.SchedulePolicy.calc_priority",
+            "self waiting_queue running_batch",
+            orders,
+        ),
+        Hook(f"{_SCHEDULER}.get_num_allocatable_reqs", "self running_bs", allocatable),
+    ]
