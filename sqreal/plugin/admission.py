@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sglang.srt.managers.schedule_policy import AddReqResult
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.runtime_context import get_parallel
 
@@ -35,6 +36,11 @@ class Admission:
         return [
             Hook(f"{_ADDER}.add_one_req", "self req has_chunked_req truncation_align_size", self.candidate),
             Hook(f"{_ADDER}.add_chunked_req", "self req", self.chunk),
+            Hook(
+                f"{_ADDER}._select_prefill_admission",
+                "self req * total_tokens host_hit_length swa_host_hit_length truncation_align_size has_chunked_req",
+                one_in_chunks,
+            ),
             Hook(
                 "sglang.srt.managers.scheduler.Scheduler.get_num_allocatable_reqs",
                 "self running_bs beam_width running_batch num_held_rows",
@@ -91,6 +97,19 @@ class Admission:
             if not _release_oldest(batch.tree_cache.session, None):
                 break
         return fits
+
+
+def one_in_chunks(
+    original: Original, adder: Any, req: Any, *, has_chunked_req: bool = False, **kwargs: Any
+) -> Any:
+    """One prompt at a time is prefilled in chunks, and a second one waits.
+
+    A window pool may cut a chunk short or leave no slot for it. With what that leaves of the pass SGLang begins a second
+    prompt, and fails: it can remember one (Scheduler.chunked_req).
+    """
+    found = original(adder, req, has_chunked_req=has_chunked_req, **kwargs)
+    begun = has_chunked_req or adder.new_chunked_req is not None
+    return AddReqResult.OTHER if begun and getattr(found, "is_chunked", False) else found
 
 
 def _shortage(adder: Any, req: Any) -> tuple[float, float] | None:
@@ -171,7 +190,7 @@ def _releasable(sessions: Sessions, spare: Any) -> list[tuple[str, Slot]]:
 NEEDS = (
     Need(
         _ADDER,
-        "tree_cache memory_budget can_run_list rem_chunk_tokens page_size per_req_token_overhead is_hybrid_swa"
+        "tree_cache memory_budget can_run_list new_chunked_req rem_chunk_tokens page_size per_req_token_overhead is_hybrid_swa"
         " ceil_paged_tokens _lock_node",
     ),
     Need("sglang.srt.mem_cache.prefill_budget.PrefillBudget", "check_prefill remaining_total total_offset"),
