@@ -199,7 +199,31 @@ def in_sglang(code, tmp_path):
 def test_the_internals_are_as_tested(tmp_path):
     """Each method that is touched has its signature, each attribute that is read its name; a change of any is seen."""
     found = in_sglang(CONTRACT, tmp_path)
-    assert found == {"clean": [], "unseen": [], "left": [], "hooks": 38}
+    assert found == {"clean": [], "unseen": [], "left": [], "hooks": 39}
+
+
+SECOND_IN_CHUNKS = """
+import json
+from itertools import product
+from types import SimpleNamespace
+from sglang.srt.managers.schedule_policy import AddReqResult, _PrefillAdmission
+from sqreal.plugin.admission import one_in_chunks
+
+waits = []
+for chunked, before, now in product((False, True), repeat=3):
+    admission = _PrefillAdmission(0, 40, 0, chunked, 0)
+    adder = SimpleNamespace(new_chunked_req="another" if now else None)
+    answer = one_in_chunks(lambda *_, **__: admission, adder, "a request", has_chunked_req=before)
+    assert answer is admission or answer is AddReqResult.OTHER
+    waits.append([chunked, before, now, answer is not admission])
+print(json.dumps(waits))
+"""
+
+
+def test_a_second_prompt_in_chunks_waits(tmp_path):
+    """Begun in an earlier pass or in this one; SGLang's own types. The law on gpt-oss in chunks ran into it (`test_laws_real.py`)."""
+    for chunked, before, now, waits in in_sglang(SECOND_IN_CHUNKS, tmp_path):
+        assert waits == (chunked and (before or now))
 
 
 ATTENTION = """
