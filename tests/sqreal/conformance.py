@@ -311,7 +311,8 @@ TABLE = """# Is the simulated server the real one?
 
 Made by `python -m tests.sqreal.conformance`; do not edit. Real SGLang {sglang}, torch {torch}, on a CPU, tiny models with random
 weights in {dtypes}; outputs forced to the traces. A difference is a
-value that the server and the simulation do not share; there are **{differences}** in all.
+value that the server and the simulation do not share; there are **{differences}** in all. A run may be of some servers only; the rows of the
+others are then those of an earlier one.
 
 ## Law 10: one task at a time
 
