@@ -32,9 +32,9 @@ class Admission:
     def hooks(self) -> list[Hook]:
         """The methods of SGLang that are widened."""
         return [
+            *_DOORS.admission_hooks(self.seats),
             Hook(f"{_ADDER}.add_one_req", "self req has_chunked_req truncation_align_size", self.candidate),
             Hook(f"{_ADDER}.add_chunked_req", "self req", self.chunk),
-            *_DOORS.admission_hooks(self.seats),
             Hook(
                 "sglang.srt.managers.schedule_batch.ScheduleBatch.check_decode_mem",
                 "self selected_indices",
@@ -156,7 +156,7 @@ def _releasable(sessions: Sessions, spare: Any) -> list[tuple[str, Slot]]:
 NEEDS = (
     Need(
         _ADDER,
-        "tree_cache can_run_list rem_chunk_tokens page_size is_hybrid_swa ceil_paged_tokens _lock_node",
+        "tree_cache can_run_list new_chunked_req rem_chunk_tokens page_size is_hybrid_swa ceil_paged_tokens _lock_node",
     ),
     Need("sglang.srt.managers.scheduler.Scheduler", "waiting_queue"),
 )

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from sqreal.plugin.history import History, Span
+from sqreal.plugin.history import History, Span, merged, whole_pages
 from tests.sqreal.mirror import Mirror
 from tests.sqreal.reference_model import ReferenceModel
 
 
 @dataclass
 class State:
-    """One of them, on pages of one token: the conversation, and how many tokens of its row have KV (0: no row)."""
+    """One of them: the conversation, and how many tokens of its row have KV (0: no row)."""
 
     mirror: Mirror
+    page: int
     history: History = field(default_factory=History)
     waiting: list[Span] = field(default_factory=list)  # to be dropped, and still there
     first: int = 0  # tokens of the first prompt, which the tree may hold
@@ -24,8 +25,8 @@ class State:
     )
 
     @classmethod
-    def fresh(cls, model: ReferenceModel) -> State:
-        return cls(Mirror(model))
+    def fresh(cls, model: ReferenceModel, page: int) -> State:
+        return cls(Mirror(model), page)
 
     def copy(self) -> State:
         told = [replace(token) for token in self.mirror.told]
@@ -34,20 +35,32 @@ class State:
         history = History()
         history.gone = list(self.history.gone)
         mirror = Mirror(self.mirror.model, tokens, told, self.mirror.stage)
-        return State(mirror, history, list(self.waiting), self.first, self.kv, self.unseen)
+        return replace(self, mirror=mirror, history=history, waiting=list(self.waiting))
 
-    def dropped(self, spans: list[Span], *, wait: bool) -> State:
-        """A turn came that asks for these spans; `wait`: a fork that is not over yet keeps them all."""
-        state = self.copy()
-        state.waiting += spans
-        if not wait:
-            for span in sorted(state.waiting, reverse=True):
-                resident = state.history.resident(span)
-                state.mirror.drop(*span)
-                state.history.drop(resident)
-                state.kv = max(0, state.kv - span.tokens)
-            state.waiting = []
-        return state
+    def dropped(self, spans: list[Span]) -> Iterator[State]:
+        """A turn came that asks for these spans: a fork that is not over keeps all that wait, a row those near its end."""
+        waiting = [*self.waiting, *spans]
+        tail = self.mirror.model.window
+        behind = [span for span in waiting if self.history.resident(span).stop + tail <= self.kv]
+        chosen: list[Sequence[Span]] = []
+        for going in ([], behind, waiting):
+            if going not in chosen:
+                chosen.append(going)
+                state = self.copy()
+                if going != behind and going:
+                    state = self.seen().lost()  # else they had to wait
+                state._drop(going)
+                state.waiting = [span for span in waiting if span not in going]
+                yield state
+
+    def _drop(self, spans: Sequence[Span]) -> None:
+        """Whole pages inside each span, as the server has to."""
+        pages = [whole_pages(self.history.resident(span), self.page) for span in spans]
+        for resident in reversed(merged([each for each in pages if each is not None])):
+            self.mirror.drop(*self.history.told(resident))
+            self.history.drop(resident)
+            if self.kv:
+                self.kv -= resident.tokens
 
     def lost(self) -> State:
         """The server has no KV of it any more, but for what the tree holds."""
@@ -82,27 +95,35 @@ class State:
 
     def forgotten(self) -> State:
         """The turn was aborted; before the first one is complete there is nothing."""
-        return self.copy() if self.first else State.fresh(self.mirror.model)
+        return self.copy() if self.first else State.fresh(self.mirror.model, self.page)
+
+    def retracted(self) -> State:
+        """Behind `said`: the turn lost its row, and was computed once more from position 0."""
+        state = self.lost()
+        state.kv = self.kv
+        return state
 
     def completed_unseen(self, new: list[int], out: int) -> Iterator[State]:
-        """The turn was complete, and nobody saw what it said; with the row and without."""
+        """The turn was complete, and nobody saw what it said; with the row, without, and with it until it was retracted."""
         for cached in {self.kv, 0}:
             for state in self.served(new, cached):
                 done = state.said(new, [0] * out)
                 done.unseen = out
                 yield done
+                if len(done.mirror.tokens) > len(done.mirror.resident):  # else it stands where it stood
+                    yield from (done.seen(moved) for moved in range(1, out))
 
-    def seen(self) -> State:
-        """The same, with what nobody saw as the reference says it."""
+    def seen(self, moved: int | None = None) -> State:
+        """The same, with what nobody saw as the reference says it; `moved`: it was retracted when it had said so many."""
         if not self.unseen:
             return self
         state = self.copy()
-        tail = state.mirror.tokens[-self.unseen :]
-        for place, token in enumerate(tail):
-            before = Mirror(
-                state.mirror.model, state.mirror.tokens[: len(state.mirror.tokens) - len(tail) + place + 1]
-            )
-            before.stage = state.mirror.stage
-            [token.id] = before.says(1)
+        for place in range(self.unseen):
+            if place == moved:
+                state = state.retracted()
+            mirror = state.mirror
+            before = Mirror(mirror.model, mirror.tokens[: len(mirror.tokens) - self.unseen + place + 1])
+            before.stage = mirror.stage
+            [before.tokens[-1].id] = before.says(1)
         state.unseen = 0
         return state

@@ -16,7 +16,7 @@ async def _session(client: Client, name: str) -> None:
     await client.open_session(name)
     while True:
         new = [draw.randint(3, 511) for _ in range(draw.randint(1, 40))]
-        call = Call(f"{name}{number}/", new, None, draw.randint(4, 60), session=name, ignore_eos=True)
+        call = Call(f"{name}{number}/", new, None, draw.randint(4, 60), session=name)
         answer = await client.generate(call)
         if number == 0:
             print("at work", flush=True)  # noqa: T201 - its parent waits for it

@@ -3,7 +3,8 @@
 Law 10: one task at a time, every turn, aux thread and eviction accounts for the tokens that the simulation accounts for.
 Law 11: twelve tasks at once in a pool that is too small; fed with the arrivals, the simulated scheduler forms every batch.
 
-`python -m tests.sqreal.conformance` runs the full matrix and writes the table in reports/conformance.
+`python -m tests.sqreal.conformance` runs the full matrix and writes the table in reports/conformance; with words behind it
+(`session`, `gpt-oss-page16`) those servers only.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ class Configuration:
 
 MATRIX = [Configuration(*each) for each in product(MODELS, (1, 16), (8192, 64))]
 SESSIONS = [Configuration(*each, "session") for each in product(MODELS, (1, 16), (8192, 64))]
+EVERY = [*MATRIX, *SESSIONS]
 PAIRWISE = [MATRIX[0], MATRIX[3], MATRIX[5], MATRIX[6]]
 """Any two values of model, page size and chunking meet in one of these."""
 
@@ -309,7 +311,8 @@ TABLE = """# Is the simulated server the real one?
 
 Made by `python -m tests.sqreal.conformance`; do not edit. Real SGLang {sglang}, torch {torch}, on a CPU, tiny models with random
 weights in {dtypes}; outputs forced to the traces. A difference is a
-value that the server and the simulation do not share; there are **{differences}** in all.
+value that the server and the simulation do not share; there are **{differences}** in all. A run may be of some servers only; the rows of the
+others are then those of an earlier one.
 
 ## Law 10: one task at a time
 
@@ -327,9 +330,16 @@ new-token ratio, pools.
 """
 
 
+def read_table(directory: Path) -> list[Quiet | Crowded]:
+    """What conformance.json holds."""
+    rows = json.loads((directory / "conformance.json").read_text(encoding="utf-8"))
+    return [(Quiet if row.pop("law") == 10 else Crowded)(**row) for row in rows]
+
+
 def write_table(found: Sequence[Quiet | Crowded], directory: Path) -> None:
-    """Write README.md and conformance.json."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write README.md and conformance.json, in the order of the matrix."""
+    order = [str(each) for each in EVERY]
+    found = sorted(found, key=lambda each: (order.index(each.configuration), list(POLICIES).index(each.policy)))
     text = TABLE.format(
         sglang=version("sglang"),
         torch=version("torch"),
@@ -359,18 +369,20 @@ def _table(found: Sequence[Quiet] | Sequence[Crowded]) -> str:
     return "\n".join("| " + " | ".join(line).replace("_", " ") + " |" for line in lines)
 
 
-def main() -> None:
-    """Run the full matrix and write its table."""
-    found: list[Quiet | Crowded] = []
-    for configuration in (*MATRIX, *SESSIONS):
+def main(words: Sequence[str]) -> None:
+    """Run the servers whose name holds one of the words (none: all) and write the table; other rows stay as they were."""
+    directory = Path(__file__).parents[2] / "reports" / "conformance"
+    chosen = [each for each in EVERY if not words or any(word in str(each) for word in words)]
+    found = [each for each in read_table(directory) if each.configuration not in map(str, chosen)]
+    for configuration in chosen:
         with tempfile.TemporaryDirectory() as work, configuration.server(Path(work)) as server:
             for policy, (what, law) in product(POLICIES, (("quiet", quiet), ("crowded", crowded))):
-                directory = Path(work) / f"{policy}-{what}"
-                directory.mkdir()
-                found.append(law(configuration, server, policy, directory))
+                directory_of_run = Path(work) / f"{policy}-{what}"
+                directory_of_run.mkdir()
+                found.append(law(configuration, server, policy, directory_of_run))
                 sys.stderr.write(f"{found[-1]}\n")
-    write_table(found, Path(__file__).parents[2] / "reports" / "conformance")
+        write_table(found, directory)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -9,6 +9,9 @@ import torch
 from tests.sqreal.reference_model import ReferenceModel
 
 NEVER = 1 << 30
+TIE = (
+    1e-3  # of two logits: which one is greater rounding may decide; in float32 the two sides are nearer by far
+)
 
 
 @dataclass
@@ -75,6 +78,12 @@ class Mirror:
             token.computed = self.stage
         other.tell(ids)
         return other
+
+    def fits(self, count: int) -> list[bool]:
+        """Of each of the last `count` tokens, whether it may be what the model says behind those before it."""
+        logits = self._logits(count)
+        said = torch.tensor([token.id for token in self.tokens[-count:]])
+        return (logits.gather(1, said[:, None])[:, 0] >= logits.amax(-1) - TIE).tolist()
 
     def says(self, count: int) -> list[int]:
         """The greedy tokens of the last `count` places, each behind those that were said before it."""

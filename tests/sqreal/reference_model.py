@@ -58,6 +58,14 @@ def write_weights(name: str, directory: Path, seed: int = 0) -> Path:
     return directory
 
 
+def without_end(directory: Path) -> Path:
+    """No token ends an answer: a request says all that it declares, and yet reserves as one that may end before."""
+    config = json.loads((directory / "config.json").read_text())
+    config["eos_token_id"] = None
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
 class ReferenceModel:
     """The model of a directory that `write_weights` wrote, in float32."""
 

@@ -28,6 +28,7 @@ class Served:
     log: Path
     server: Server
     pool: int = POOL
+    clients: int = 0  # that a test lets loose on it
     scored: bool = False  # hold log-probabilities of forced tokens against the reference's, not greedy tokens
     differences: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list), repr=False)
     """Of log-probabilities to the reference's: `whole`, of turns before a session's first drop, `cut`, behind it, `fork`, and

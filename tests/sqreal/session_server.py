@@ -19,6 +19,12 @@ STRICT = {
     "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
 }
 
+RETRACTS = {
+    "SGLANG_TEST_RETRACT": "1",  # one of those that run is retracted in every 29th step, whether or not memory is short;
+    "SGLANG_TEST_RETRACT_INTERVAL": "29",
+    "SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS": "10",  # what others reserve then is forgotten soon, so that memory is, too
+}
+
 CORES = {"rust": "RustUnifiedTreeCore", "python": "UnifiedTreeCore"}
 """SGLang's two radix trees, by SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND, and what its log calls them; 0.5.16 has one, unnamed."""
 
@@ -36,9 +42,11 @@ def serving(
     core: str = "rust",
     max_running: int = 8,
     chats: bool = False,
+    retracts: bool = False,
 ) -> Iterator[Served]:
     """A server of the model with `pool` tokens of KV and context; its own checks end it where its books are wrong.
 
+    `retracts`: requests reserve next to nothing of what they are going to say, and are retracted with cause and without.
     `scored`: outputs are forced. `chats`: it reads and writes text, with the model's tokenizer. `core`: of the radix tree, rust or python; that it is the one is read from its log.
     """
     options = ServerOptions(
@@ -49,12 +57,14 @@ def serving(
         context_length=pool,
         page_size=page,
         chunked_prefill=64,
+        schedule_conservativeness=0.2 if retracts else 1.0,
         in_place=True,
         skip_tokenizer=not chats,
     )
     log, said = directory / "steps.jsonl", directory / "server.log"
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**STRICT, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core}.items():
+        told = {**STRICT, **(RETRACTS if retracts else {}), "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core}
+        for name, value in told.items():
             patch.setenv(name, value)
         with start(options, force_tokens=scored, step_log=log, log_path=said, deadline_s=900) as server:
             tree = re.search(r"Tree Core: (\w+)|Init Unified RadixTree with", said.read_text())

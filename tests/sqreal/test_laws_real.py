@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.sqreal.conformance import (
-    MATRIX,
+    EVERY,
     PAIRWISE,
-    SESSIONS,
     Configuration,
     crowded,
     quiet,
@@ -24,7 +23,7 @@ def servers(model: str):
     """A fixture of one class: its servers, one after the other."""
     params = [
         pytest.param(each, id=str(each), marks=() if each in PAIRWISE else pytest.mark.long)
-        for each in (*MATRIX, *SESSIONS)
+        for each in EVERY
         if each.model == model
     ]
 

@@ -210,8 +210,54 @@ def test_the_internals_are_as_tested(tmp_path):
         "clean": [],
         "unseen": [],
         "left": [],
-        "hooks": {"0.5.16": 40, "0.5.23": 39}[require_sglang()],
+        "hooks": {"0.5.16": 41, "0.5.23": 40}[require_sglang()],
     }
+
+
+SECOND_IN_CHUNKS = {
+    "0.5.16": """
+from sqreal.plugin.versions.sglang_0_5_16.scheduling import one_in_chunks
+
+def asked(chunked, before, now):
+    tokens = SimpleNamespace(full_untruncated_fill_ids=range(100 if chunked else 10), prefix_indices=(), last_node=None)
+    adder = SimpleNamespace(
+        new_chunked_req=now, rem_chunk_tokens=64, is_hybrid_swa=False,
+        ceil_paged_tokens=lambda n: n, _lock_node=lambda node: nullcontext(),
+    )
+    return one_in_chunks(lambda *_: "let in", adder, tokens, before, None)
+""",
+    "0.5.23": """
+from sglang.srt.managers.schedule_policy import _PrefillAdmission
+from sqreal.plugin.versions.sglang_0_5_23.scheduling import one_in_chunks
+
+def asked(chunked, before, now):
+    def original(*_, **__):
+        return _PrefillAdmission(0, 40, 0, chunked, 0)
+    return one_in_chunks(original, SimpleNamespace(new_chunked_req=now), "a request", has_chunked_req=before)
+""",
+}
+"""Asked to let in a prompt that would, or would not, be `chunked`; another was begun in a pass `before`, or `now`, in this one."""
+
+ASK = """
+import json
+from contextlib import nullcontext
+from itertools import product
+from types import SimpleNamespace
+from sglang.srt.managers.schedule_policy import AddReqResult
+{asked}
+print(json.dumps([
+    [chunked, before, now, asked(chunked, before, "another" if now else None) is AddReqResult.OTHER]
+    for chunked, before, now in product((False, True), repeat=3)
+]))
+"""
+
+
+def test_a_second_prompt_in_chunks_waits(tmp_path):
+    """With SGLang's own types. The law on gpt-oss in chunks ran into it (`test_laws_real.py`)."""
+    for chunked, before, now, waits in in_sglang(
+        ASK.format(asked=SECOND_IN_CHUNKS[require_sglang()]), tmp_path
+    ):
+        assert waits == (chunked and (before or now))
 
 
 ATTENTION = """

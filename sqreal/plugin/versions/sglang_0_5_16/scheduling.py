@@ -8,11 +8,12 @@ from typing import Any
 
 from sglang.srt.managers.io_struct import AbortReq
 from sglang.srt.managers.schedule_batch import Req
-from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS
+from sglang.srt.managers.schedule_policy import CLIP_MAX_NEW_TOKENS, AddReqResult
 from sglang.srt.runtime_context import get_server_args
 
 from sqreal.plugin.hooks import Hook
 
+_ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 
@@ -149,6 +150,31 @@ def micro_batch(_scheduler: Any) -> int:
     return int(get_server_args().pp_max_micro_batch_size)
 
 
+def one_in_chunks(
+    original: Callable[..., Any], adder: Any, req: Any, has_chunked_req: bool, truncation_align_size: int | None
+) -> Any:
+    """One prompt at a time is prefilled in chunks, and a second one waits.
+
+    A window pool may cut a chunk short or leave no slot for it. With what that leaves of the pass SGLang begins a second
+    prompt, and fails: it can remember one (Scheduler.chunked_req).
+    """
+    if (has_chunked_req or adder.new_chunked_req is not None) and _in_chunks(adder, req):
+        return AddReqResult.OTHER
+    return original(adder, req, has_chunked_req, truncation_align_size)
+
+
+def _in_chunks(adder: Any, req: Any) -> bool:
+    """Whether add_one_req would cut it, if it lets it in."""
+    limit = adder.rem_chunk_tokens
+    if limit is None:
+        return False
+    tokens = adder.ceil_paged_tokens(len(req.full_untruncated_fill_ids) - prefix_len(req))
+    with adder._lock_node(req.last_node):  # noqa: SLF001 - as add_one_req does
+        if adder.is_hybrid_swa and Budget(adder).window_need(tokens, 0) >= adder.rem_swa_tokens:
+            limit = min(limit, adder._swa_chunk_cap())  # noqa: SLF001 - as above; 0: there is no room at all
+    return bool(0 < limit < tokens)
+
+
 def admission_hooks(seats: Callable[..., int]) -> list[Hook]:
     """`seats(found, scheduler, running, begins=...)` may widen how many requests a pass may hold."""
     ordered = False  # is the queue in order, so that its requests are looked at next?
@@ -174,4 +200,5 @@ def admission_hooks(seats: Callable[..., int]) -> list[Hook]:
             orders,
         ),
         Hook(f"{_SCHEDULER}.get_num_allocatable_reqs", "self running_bs", allocatable),
+        Hook(f"{_ADDER}.add_one_req", "self req has_chunked_req truncation_align_size", one_in_chunks),
     ]

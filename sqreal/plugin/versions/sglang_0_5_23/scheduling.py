@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sglang.srt.managers.schedule_policy import PrefillAdder
+from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
 from sglang.srt.runtime_context import get_parallel
 
 from sqreal.plugin.hooks import Hook
 
+_ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
@@ -106,6 +107,19 @@ def micro_batch(_scheduler: Any) -> int:
     return int(get_parallel().pp_max_micro_batch_size)
 
 
+def one_in_chunks(
+    original: Callable[..., Any], adder: Any, req: Any, *, has_chunked_req: bool = False, **kwargs: Any
+) -> Any:
+    """One prompt at a time is prefilled in chunks, and a second one waits.
+
+    A window pool may cut a chunk short or leave no slot for it. With what that leaves of the pass SGLang begins a second
+    prompt, and fails: it can remember one (Scheduler.chunked_req).
+    """
+    found = original(adder, req, has_chunked_req=has_chunked_req, **kwargs)
+    begun = has_chunked_req or adder.new_chunked_req is not None
+    return AddReqResult.OTHER if begun and getattr(found, "is_chunked", False) else found
+
+
 def admission_hooks(seats: Callable[..., int]) -> list[Hook]:
     """`seats(found, scheduler, running, begins=...)` may widen how many requests a pass may hold."""
 
@@ -116,4 +130,10 @@ def admission_hooks(seats: Callable[..., int]) -> list[Hook]:
         return seats(found, scheduler, running_bs, begins="num_held_rows" not in kwargs)
 
     parameters = "self running_bs beam_width running_batch num_held_rows"
-    return [Hook(f"{_SCHEDULER}.get_num_allocatable_reqs", parameters, allocatable)]
+    selects = (
+        "self req * total_tokens host_hit_length swa_host_hit_length truncation_align_size has_chunked_req"
+    )
+    return [
+        Hook(f"{_SCHEDULER}.get_num_allocatable_reqs", parameters, allocatable),
+        Hook(f"{_ADDER}._select_prefill_admission", selects, one_in_chunks),
+    ]
