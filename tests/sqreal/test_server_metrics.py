@@ -110,23 +110,27 @@ def test_a_run_that_broke_off_holds_nothing_against_the_server(tmp_path):
 
 @pytest.mark.real
 def test_a_real_server_counts_what_the_record_says(llama_server, tmp_path):
-    """Eight tasks at once in a pool of 4,096 tokens: retractions, and aux threads that their task's end cuts short."""
-    made = [task(turn(call(0, latency_s=0.0)), answer=700, name=f"t{n}") for n in range(8)]
-    run = scenario(
-        tmp_path,
-        made,
-        engine={"kv_capacity": 4096, "max_running": 8, "context_length": 2048, "max_new_tokens": 8},
-        policy={**POLICIES["sidequest"], "k": 1, "aux_tokens": 1500, "aux_max_new_tokens": 1700},
-        load={"concurrency": 8},
-    )
-    replay = Replay(run, llama_server, time_scale=0.0, step_log=llama_server.log_path.with_name("steps.jsonl"))
-    record = replay.run()
-    assert replay.error is None
-    found = record.run["server_metrics"]
-    assert found["enabled"]
-    assert found["differences"] == {}, found
-    assert found["counters"].keys() == COUNTERS.keys()
-    assert found["counters"]["prompt_tokens"]["counted"] > 0
-    assert found["counters"]["retracted_requests"]["counted"] > 0
-    assert found["aborted"]["while_running"] > 0
-    assert found["gauges"]["max_total_num_tokens"]["after"] == 4096
+    """In a pool of 4,096 tokens: eight tasks at once, which are retracted; two, whose aux threads run when they end."""
+
+    def counted(tasks: int) -> dict:
+        run = scenario(
+            tmp_path,
+            [task(turn(call(0, latency_s=0.0)), answer=700, name=f"t{n}") for n in range(tasks)],
+            engine={"kv_capacity": 4096, "max_running": 8, "context_length": 2048, "max_new_tokens": 8},
+            policy={**POLICIES["sidequest"], "k": 1, "aux_tokens": 1500, "aux_max_new_tokens": 1700},
+            load={"concurrency": tasks},
+        )
+        log = llama_server.log_path.with_name("steps.jsonl")
+        replay = Replay(run, llama_server, time_scale=0.0, step_log=log)
+        record = replay.run()
+        assert replay.error is None
+        found = record.run["server_metrics"]
+        assert found["enabled"]
+        assert found["differences"] == {}, found
+        assert found["counters"].keys() == COUNTERS.keys()
+        assert found["counters"]["prompt_tokens"]["counted"] > 0
+        assert found["gauges"]["max_total_num_tokens"]["after"] == 4096
+        return found
+
+    assert counted(8)["counters"]["retracted_requests"]["counted"] > 0
+    assert counted(2)["aborted"]["while_running"] == 2
