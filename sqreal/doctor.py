@@ -88,7 +88,10 @@ def _server_python() -> Check:
 
 def _distribution(name: str, python: str | None = None) -> Check:
     version = installed(name, python)
-    return Check(name, version or "-", None if version else "not installed")
+    if version is not None:
+        return Check(name, version)
+    # What we would install goes to this Python, which is not the one that is asked.
+    return Check(name, "-", "not installed", None if python in {None, sys.executable} else f"unset {PYTHON}")
 
 
 def _sglang() -> Check:

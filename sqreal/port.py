@@ -49,5 +49,5 @@ def _bind(port: int) -> None:
             probe.bind((HOST, port))
         except OSError as error:
             raise PortInUseError(
-                f"port {port} cannot be used ({error.strerror}); choose another one, or leave it out for a free one"
+                f"port {port} cannot be used ({error.strerror}); choose another one with --port"
             ) from error

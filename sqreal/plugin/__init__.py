@@ -27,6 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sqreal.plugin import no_sessions
 from sqreal.plugin.hooks import Hook, Need, PluginError, check_version, install
 from sqreal.plugin.versions import doors, signature
 
@@ -95,19 +96,30 @@ def _install(what: Asked) -> None:
     before: list[Callable[[Any], None]] = []
     on_start: list[Callable[[Any], None]] = []
     if what.in_place:  # innermost, so that the step log sees what comes of it
-        from sqreal.plugin import admission, chat_request, in_place, server_check, session_cache  # noqa: PLC0415 - load SGLang
+        from sqreal.plugin import (  # noqa: PLC0415 - they load SGLang
+            admission,
+            chat_request,
+            generate_request,
+            in_place,
+            server_check,
+            session_cache,
+        )
 
         session_cache.register()
-        hooks += [*admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS]
+        hooks += [*admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS, *generate_request.HOOKS]
         needs += [
             *session_cache.NEEDS,
             *admission.NEEDS,
             *in_place.NEEDS,
             *chat_request.NEEDS,
+            *generate_request.NEEDS,
             *server_check.NEEDS,
         ]
         before.append(server_check.check_flags)
         on_start.append(in_place.check_server)
+    else:
+        hooks += no_sessions.HOOKS
+        needs += no_sessions.NEEDS
     if what.step_log is not None:  # before those that change what it sees
         from sqreal.plugin import step_log  # noqa: PLC0415 - loads SGLang
 

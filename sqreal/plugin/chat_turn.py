@@ -73,7 +73,7 @@ def read_drops(body: Mapping[str, Any], messages: int, *, in_session: bool) -> D
         )
     found: dict[int, int] = {}
     for key, several in asked.items():
-        if not re.fullmatch(r"[0-9]{1,9}", key):
+        if not re.fullmatch(r"0|[1-9][0-9]{0,8}", key):
             raise WishError(f"{DROP_MESSAGE}: {short(key)} is no message; use its index, from 0, as a string")
         after = int(key)
         if after >= messages:

@@ -37,7 +37,7 @@ def check_server(scheduler: Any) -> None:
 def arrived(original: Callable[..., None], scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
     """A request enters the queue: one that cannot be forced as it asks is refused, the server goes on."""
     params = req.sampling_params.custom_params
-    if params and FORCE in params and req.to_finish is None:
+    if isinstance(params, dict) and FORCE in params and req.to_finish is None:
         fault = fault_of(
             params,
             n_in=len(req.origin_input_ids),
@@ -92,7 +92,7 @@ def due(reqs: Sequence[Any], seq_lens: Sequence[int]) -> list[int] | None:
     tokens = [-1] * len(reqs)
     for row, (req, seq_len) in enumerate(zip(reqs, seq_lens, strict=True)):
         params = req.sampling_params.custom_params
-        forced = params.get(FORCE) if params else None
+        forced = params.get(FORCE) if isinstance(params, dict) else None
         if not forced:
             continue
         place = seq_len - len(req.origin_input_ids)

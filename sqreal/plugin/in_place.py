@@ -13,7 +13,7 @@ from typing import Any
 from sqreal.plugin import versions
 from sqreal.plugin import wish as wishes
 from sqreal.plugin.chat_turn import ChatTurn
-from sqreal.plugin.checks import WishError
+from sqreal.plugin.checks import WishError, short
 from sqreal.plugin.conversation import Conversation, announce_fork, fork_over
 from sqreal.plugin.history import common_prefix
 from sqreal.plugin.hooks import Hook, Need, PluginError
@@ -43,6 +43,7 @@ def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) ->
     params = recv_req.session_params
     name = None if params is None else params.id
     try:
+        _check_request(name, recv_req.input_ids, scheduler.model_config.vocab_size)
         wish = wishes.read(
             recv_req.sampling_params.custom_params, session=name, tokens=len(recv_req.input_ids or ())
         )
@@ -59,6 +60,17 @@ def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) ->
         _refuse(scheduler, recv_req, str(fault))
         return
     original(scheduler, recv_req, **kwargs)
+
+
+def _check_request(name: Any, input_ids: Any, vocabulary: int) -> None:
+    """What would end SGLang's scheduler, and every session with it, is refused."""
+    if name is not None and (not isinstance(name, str) or not name):
+        raise WishError(f"session_params: id: {short(name)} is not a session's id")
+    if input_ids and not 0 <= min(input_ids) <= max(input_ids) < vocabulary:
+        place = next(place for place, token in enumerate(input_ids) if not 0 <= token < vocabulary)
+        raise WishError(
+            f"input_ids[{place}]: {short(input_ids[place])} is no token; the model's are 0 to {vocabulary - 1}"
+        )
 
 
 def _begin(scheduler: Any, session: Any, wish: Wish, recv_req: Any) -> None:
@@ -115,7 +127,7 @@ def _texts(tokenizer: Any, ids: Any) -> list[str]:
 
 def _check_plain(session: Any, wish: Wish) -> None:
     """A session of SGLang's other kind, or one that is closing, is served as by SGLang itself."""
-    if wish.chat is not None:
+    if wish != wishes.NOTHING:
         raise WishError(
             f"session {session.session_id!r} is closing or was not opened with streaming: true; open another one"
         )
@@ -166,7 +178,9 @@ def _fork_by_messages(scheduler: Any, name: str, turn: ChatTurn, recv_req: Any) 
 def _forked(scheduler: Any, name: str) -> Conversation:
     session = scheduler.session_controller.get(name)
     if session is None or not session.streaming:
-        raise WishError(f"{FORK}: session {name!r} does not exist; open it, or name another one")
+        raise WishError(
+            f"{FORK}: session {name!r} does not exist, or was not opened with streaming: true; open it, or name another one"
+        )
     talk: Conversation = scheduler.tree_cache.session.conversation(session)
     return talk
 

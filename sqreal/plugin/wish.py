@@ -48,9 +48,11 @@ NOTHING = Wish()
 
 def read(params: Any, *, session: str | None, tokens: int) -> Wish:
     """Read a request's `custom_params`; `tokens`: how many it sends."""
-    if not isinstance(params, Mapping) or not any(
-        params.get(key) is not None for key in (DROP, FORK, PUBLISH, FORKED, CHAT)
-    ):
+    if params is None:
+        return NOTHING
+    if not isinstance(params, Mapping):
+        raise WishError(f"custom_params: {short(params)} is not an object of names and values")
+    if not words(params):
         return NOTHING
     for key in (DROP, PUBLISH, FORKED, CHAT):
         if session is None and params.get(key) is not None and (key != CHAT or params.get(FORK) is None):
@@ -70,18 +72,25 @@ def read(params: Any, *, session: str | None, tokens: int) -> Wish:
     )
 
 
+def words(params: Any) -> list[str]:
+    """The names in a request's `custom_params` that ask something of sessions."""
+    if not isinstance(params, Mapping):
+        return []
+    return [key for key in (DROP, FORK, PUBLISH, FORKED, CHAT) if params.get(key) is not None]
+
+
 def fork_of(req: Any) -> Fork | None:
     """What a request that was let in forks."""
     if req is None or req.session is not None or req.to_finish is not None:
         return None
     params = req.sampling_params.custom_params
-    asked = params.get(FORK) if params else None
+    asked = params.get(FORK) if isinstance(params, Mapping) else None
     return None if asked is None else Fork(asked["session"], asked["tokens"])
 
 
 def _spans(value: Any) -> tuple[Span, ...]:
     if not isinstance(value, list) or len(value) > _MOST_SPANS:
-        raise WishError(f"{DROP}: is not a list of at most {_MOST_SPANS} spans [start, stop]")
+        raise WishError(f"{DROP}: {short(value)} is not a list of at most {_MOST_SPANS} spans [start, stop]")
     spans = []
     for place, item in enumerate(value):
         if not isinstance(item, list) or len(item) != 2 or not all(whole(each) for each in item):

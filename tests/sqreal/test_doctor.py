@@ -167,6 +167,7 @@ def test_servers_may_have_a_python_of_their_own(tmp_path, monkeypatch):
     found = examine(imports=False)
     assert problems(found)["torch"] == "not installed"
     assert f"{python} -m pip install --no-deps ." in {check.fix for check in found.checks}
+    assert found.fix == f"unset {install.PYTHON}", "make real-cpu would install it elsewhere"
     monkeypatch.setenv(install.PYTHON, str(tmp_path / "none"))
     assert "does not run" in problems(examine(imports=False))["servers"]
     with pytest.raises(InstallError, match="none: does not run"):

@@ -108,6 +108,56 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(served):
     alone(served, test)
 
 
+ENDS_SGLANG = [
+    ({"sampling_params": {"custom_params": [1]}}, r"custom_params: \[1\] is not an object"),
+    ({"sampling_params": {"custom_params": "x"}}, "custom_params: 'x' is not an object"),
+    ({"session_params": {"id": ["s"]}}, r"session_params: id: \['s'\] is not a session's id"),
+    ({"input_ids": [5, 1_000_000]}, r"input_ids\[1\]: 1000000 is no token; the model's are 0 to"),
+    ({"input_ids": [-1]}, r"input_ids\[0\]: -1 is no token"),
+]
+CHANGES_A_SESSION = [
+    ({"input_ids": [[9, 2], [3, 4]]}, "batch of 2 prompts; send a session's turns one by one"),
+    ({"sampling_params": {"n": 2}}, "n: 2: a session goes on with one answer"),
+    ({"input_ids": [5, 1_000_000]}, r"input_ids\[1\]: 1000000 is no token"),
+]
+
+
+def test_a_bad_request_ends_no_server_and_changes_no_session(served):
+    """As SGLang reads them: the scheduler would end with every session in it, or a part of the request would be done."""
+
+    async def test(client: Client, agent: Agent):
+        await agent.turn(Step(new=64, out=2), 0)
+        await agent.turn(Step(new=40, out=8), 1)
+        for stream in (False, True):
+            for session, requests in ((None, ENDS_SGLANG), (agent.session, CHANGES_A_SESSION)):
+                for body, says in requests:
+                    drop = {"custom_params": {"sqreal_drop": [[70, 80]]}} if session else {}
+                    asked = {"input_ids": [5, 6], **body, "stream": stream}
+                    asked["sampling_params"] = {"max_new_tokens": 2, **drop, **body.get("sampling_params", {})}
+                    if session is not None:
+                        asked["session_params"] = {"id": session}
+                    answer = await client._http.post("/generate", json=asked)
+                    assert stream or answer.status_code == 400, answer.text
+                    assert re.search(says, answer.text.replace('\\"', '"')), answer.text
+        await agent.turn(Step(new=5, out=6), 2)
+
+    alone(served, test)
+
+
+def test_a_session_of_the_other_kind_drops_nothing(served):
+    async def test(client: Client, agent: Agent):
+        opened = {"session_id": "other-kind", "capacity_of_str_len": 1000}
+        assert (await client._http.post("/open_session", json=opened)).status_code == 200
+        await client.generate(Call("ok/", [5, 6, 7, 8], None, 2, session="other-kind", ignore_eos=True))
+        drops = Call("drops/", [9], None, 2, session="other-kind", asks={"sqreal_drop": [[1, 2]]})
+        assert "was not opened with streaming: true" in await refusal(client, drops)
+        forks = Call("forks/", [5, 6], None, 2, asks={"sqreal_fork": {"session": "other-kind", "tokens": 1}})
+        assert "was not opened with streaming: true" in await refusal(client, forks)
+        await client._http.post("/close_session", json={"session_id": "other-kind"})
+
+    alone(served, test)
+
+
 def test_a_drop_waits_for_the_fork_and_is_not_lost(served):
     async def test(client: Client, agent: Agent):
         await agent.turn(Step(new=32, out=2), 0)

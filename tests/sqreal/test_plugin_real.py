@@ -162,14 +162,14 @@ def test_what_cannot_be_done_ends_the_server(tmp_path):
 CONTRACT = """
 import json, pkgutil
 from pathlib import Path
-from sqreal.plugin import admission, chat_request, cpu_attention, forced_tokens, in_place, server_check, session_cache
-from sqreal.plugin import spread_router, step_log
+from sqreal.plugin import admission, chat_request, cpu_attention, forced_tokens, generate_request, in_place, no_sessions
+from sqreal.plugin import server_check, session_cache, spread_router, step_log
 from sqreal.plugin import start_hook
 from sqreal.plugin.versions import doors
 from sqreal.plugin.hooks import Need, faults
 
-hooks = [start_hook(None), *doors().info_hooks(), *admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS, *forced_tokens.HOOKS, *spread_router.HOOKS, *step_log.StepLog(Path("unused")).hooks()]
-needs = [*session_cache.NEEDS, *admission.NEEDS, *in_place.NEEDS, *chat_request.NEEDS, *server_check.NEEDS, *forced_tokens.NEEDS, *step_log.NEEDS, *cpu_attention.NEEDS]
+hooks = [start_hook(None), *doors().info_hooks(), *admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS, *generate_request.HOOKS, *no_sessions.HOOKS, *forced_tokens.HOOKS, *spread_router.HOOKS, *step_log.StepLog(Path("unused")).hooks()]
+needs = [*session_cache.NEEDS, *admission.NEEDS, *in_place.NEEDS, *chat_request.NEEDS, *generate_request.NEEDS, *no_sessions.NEEDS, *server_check.NEEDS, *forced_tokens.NEEDS, *step_log.NEEDS, *cpu_attention.NEEDS]
 clean = faults(hooks, needs)
 unseen = []
 for hook in hooks:  # another parameter, then another name
@@ -210,7 +210,7 @@ def test_the_internals_are_as_tested(tmp_path):
         "clean": [],
         "unseen": [],
         "left": [],
-        "hooks": {"0.5.16": 41, "0.5.23": 40}[require_sglang()],
+        "hooks": {"0.5.16": 43, "0.5.23": 42}[require_sglang()],
     }
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import httpx
 import pytest
 
 from sqsim import lockstep
@@ -26,6 +27,16 @@ def test_sub_agents_and_stripped_reasoning_account_for_the_same_tokens(llama_ser
     run = scenario(tmp_path, [*family(), busy()], engine=SERVER, policy=POLICIES[policy])
     _, differences = accounts(run, llama_server, tmp_path, time_scale=0.3)
     assert differences == []
+
+
+def test_a_server_without_sessions_in_place_says_so(llama_server):
+    """Rather than answer as if a fork had been read, or tokens dropped."""
+    for word, value in (("sqreal_fork", {"session": "s", "tokens": 1}), ("sqreal_drop", [[0, 1]])):
+        sampling = {"max_new_tokens": 2, "custom_params": {word: value}}
+        body = {"input_ids": [5, 6], "sampling_params": sampling}
+        answer = httpx.post(f"{llama_server.url}/generate", json=body, timeout=60)
+        assert answer.status_code == 400
+        assert f"{word}: this server has no sessions in place" in answer.text
 
 
 def test_the_command_starts_a_server_and_stops_it(tmp_path):
