@@ -27,7 +27,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sqreal.plugin import no_sessions
 from sqreal.plugin.hooks import Hook, Need, PluginError, check_version, install
 from sqreal.plugin.versions import doors, signature
 
@@ -118,6 +117,8 @@ def _install(what: Asked) -> None:
         before.append(server_check.check_flags)
         on_start.append(in_place.check_server)
     else:
+        from sqreal.plugin import no_sessions  # noqa: PLC0415 - a server that asks for nothing loads nothing
+
         hooks += no_sessions.HOOKS
         needs += no_sessions.NEEDS
     if what.step_log is not None:  # before those that change what it sees
