@@ -26,7 +26,7 @@ def whole(name: str, value: Any) -> int:
     is_flag = isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool
     try:
         # a tensor or an array of one element is an index to Python, but a list to whoever gave it
-        number = None if is_flag or getattr(value, "ndim", 0) != 0 else operator.index(value)
+        number = None if is_flag or getattr(value, "ndim", 0) else operator.index(value)
     except (TypeError, RuntimeError):  # RuntimeError: a tensor on meta has no value
         number = None
     if number is None:
@@ -44,7 +44,7 @@ def wholes(name: str, values: Any, count: int | None = None) -> list[int]:
 
 def each(name: str, values: Any, what: str, count: int | None = None) -> list[Any]:
     """The items of a list; refused is what is none, or has others than `count`, one a row."""
-    ordered = isinstance(values, Sequence) or getattr(values, "ndim", 0)
+    ordered = isinstance(values, Sequence) or getattr(values, "ndim", 0) > 0
     if not ordered or isinstance(values, str | bytes):
         raise KernelInputError(f"{name}: {reprlib.repr(values)}; give a list of {what}")
     if count is not None and len(values) != count:
