@@ -71,7 +71,7 @@ def denominators(window: Window, tiles: Tiles, *, group_max: bool) -> Tensor:
     launch(
         _sum_exponentials, (b * heads, splits, tiles.count),
         window.queries, window.keys, rows.table, rows.table.stride(0), rows.index, rows.length, partial,
-        window.scale, tiles.rows, HEADS=heads, GROUP=group, WINDOW=window.window, DIM=window.keys.shape[2],
+        float(window.scale), tiles.rows, HEADS=heads, GROUP=group, WINDOW=window.window, DIM=window.keys.shape[2],
         PADDED=tiles.padded, ROW_TILE=tiles.row_tile, KEY_TILE=tiles.key_tile, OUT_TILE=tiles.out_tile, SPLIT=SPLIT,
         GROUP_MAX=group_max, WIDEN=WIDEN, warps=tiles.warps,
     )  # fmt: skip
@@ -108,7 +108,7 @@ def add_scores(
     launch(
         _score, (b * heads, triton.cdiv(rows.longest, tiles.key_tile)),
         window.queries, window.keys, rows.table, rows.table.stride(0), rows.index, rows.length, lse, out,
-        out.stride(0), out.stride(1), window.scale, weight, tiles.count,
+        out.stride(0), out.stride(1), float(window.scale), weight, tiles.count,
         HEADS=heads, GROUP=window.group, WINDOW=window.window, DIM=window.keys.shape[2],
         PADDED=tiles.padded, ROW_TILE=tiles.row_tile, KEY_TILE=tiles.key_tile, OUT_TILE=tiles.out_tile,
         GROUP_MAX=group_max, BEFORE=before, BY_SLOT=by_slot, WIDEN=WIDEN, warps=tiles.warps,

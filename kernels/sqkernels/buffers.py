@@ -41,10 +41,18 @@ class Buffers:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Buffers:
-        """Refused: none, several shapes, dtypes or devices, gaps, a head_dim that is no power of two from 16 to 256."""
+        """From a list of tensors, one or more.
+
+        Refused: several shapes, dtypes or devices, gaps, a head_dim that is no power of two from 16 to 256.
+        """
+        what = "the K and V tensors of at least one layer"
+        if isinstance(tensors, Tensor):  # it would be taken apart into its slots
+            raise KernelInputError(f"buffers: one tensor of shape {list(tensors.shape)}; give a list: {what}")
+        tensors = checks.each("buffers", tensors, what)
         if not tensors:
-            raise KernelInputError("buffers: none given; give the K and V tensors of at least one layer")
+            raise KernelInputError(f"buffers: none given; give {what}")
         first = tensors[0]
+        checks.tensor("buffers[0]", first, (None, None, None), checks.FLOATS)
         for number, tensor in enumerate(tensors):
             name = f"buffers[{number}]"
             shape = (None, None, None) if tensor is first else first.shape

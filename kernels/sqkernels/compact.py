@@ -71,11 +71,12 @@ def compact_spans(rows: Rows, spans: Sequence[Sequence[tuple[int, int]]]) -> Com
 
 def compact_spans_reference(rows: Rows, spans: Sequence[Sequence[tuple[int, int]]]) -> Compacted:
     """The same in plain torch."""
+    plan = Spans.of(rows, spans)
     freed, lengths = [rows.table.new_empty(0)], []
-    for request, own in enumerate(spans):
+    for request in range(len(rows)):
         slots = rows.slots(request).clone()
         keep = torch.ones(len(slots), dtype=torch.bool, device=slots.device)
-        for begin, end in own:
+        for begin, end in plan.of_request(request):
             keep[begin:end] = False
         left = slots[keep]
         rows.slots(request)[: len(left)] = left

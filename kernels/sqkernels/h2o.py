@@ -17,7 +17,7 @@ def h2o_accumulate(sums: Tensor, window: Window) -> None:
     window  the queries of this forward pass: one a request when decoding, the whole extension after a prefill
     The sum over queries, the mean over the KV head's query heads. Requests that share slots add to the same sums.
     Sums of slots that no two requests share are the same every time; of others, in their last bits, not.
-    Raises KernelInputError as `Window.check` says.
+    Raises KernelInputError as `Window.check` says. A slot beyond the sums is written out of them: the caller rules it out.
     Floor: two passes over K of the request, one where `lse` is given: at every decode step half of what attention itself
     reads, which makes H2O the costliest baseline.
     Source: H2O (arXiv 2306.14048), section 4 and algorithm 1; the group's mean as in kvpress's ObservedAttentionPress.
@@ -37,6 +37,7 @@ def h2o_accumulate_reference(sums: Tensor, window: Window) -> None:
 
 def h2o_scores(sums: Tensor, window: Window) -> Tensor:
     """[b, kv_heads, longest row] float32: the sums of each request's tokens, 0 behind a row's length."""
+    _check(sums, window)
     rows = window.rows
     out = torch.zeros(len(rows), window.heads, rows.longest, dtype=torch.float32, device=sums.device)
     for request, length in enumerate(rows.lengths):

@@ -20,10 +20,14 @@ ROWS = 16  # rows a program
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """Rows to move: source[i] to target[i]; [n] int32 both, on the buffers' device. Any order of them gives the same."""
+    """Rows to move: source[i] to target[i]; [n] int32 both, on the device of buffers of so many slots.
+
+    Any order of them gives the same.
+    """
 
     source: Tensor
     target: Tensor
+    slots: int
 
     @classmethod
     def of(
@@ -33,16 +37,14 @@ class Moves:
 
         Refused: slots outside of the buffers, a target twice, a target that is another move's source.
         """
-        source_, target_ = (
-            torch.as_tensor(numbers, dtype=torch.int32, device=device) for numbers in (source, target)
-        )
-        checks.tensor("target", target_, tuple(source_.shape), (torch.int32,))
+        slots = checks.whole("slots", slots)
+        source_, target_ = checks.numbers("source", source, device), checks.numbers("target", target, device)
+        checks.tensor("target", target_, tuple(source_.shape), (torch.int64,))
         for name, numbers in (("source", source_), ("target", target_)):
             outside = numbers[(numbers < 0) | (numbers >= slots)]
             if len(outside):
-                raise KernelInputError(
-                    f"{name}: slot {int(outside[0])} of {slots}; give slots 0 to {slots - 1}"
-                )
+                fix = checks.choices(slots, "slots ")
+                raise KernelInputError(f"{name}: slot {int(outside[0])} of {slots}; {fix}")
         twice = target_.sort().values
         twice = twice[1:][twice[1:] == twice[:-1]]
         if len(twice):
@@ -53,18 +55,27 @@ class Moves:
             raise KernelInputError(
                 f"target: slot {int(both[0])} is the source of another move; use sqkernels.shift for overlapping moves"
             )
-        return cls(source_, target_)
+        return cls(source_.int(), target_.int(), slots)
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def check(self, buffers: Buffers) -> None:
+        """Refuse buffers that these moves may reach out of."""
+        if self.slots != buffers.slots:
+            raise KernelInputError(
+                f"moves: made for {self.slots} slots, the buffers have {buffers.slots}; give Moves.of these slots"
+            )
 
 
 def move(buffers: Buffers, moves: Moves) -> None:
     """Copy rows from source to target slots, in every buffer, byte by byte whatever the dtype.
 
+    Raises KernelInputError for moves that were made for another number of slots.
     Floor: 2 x row bytes x moves x buffers. 128-bit loads and stores; no order among programs is needed.
     Source: our own; SGLang's `move_kv_cache` (srt/mem_cache/memory_pool.py) gives the same.
     """
+    moves.check(buffers)
     words = buffers.row_bytes // WORD
     column = words & -words  # the largest power of two that divides a row
     column = min(column, 128)
@@ -76,6 +87,7 @@ def move(buffers: Buffers, moves: Moves) -> None:
 
 def move_reference(buffers: Buffers, moves: Moves) -> None:
     """The same in plain torch."""
+    moves.check(buffers)
     for tensor in buffers.tensors:
         tensor[moves.target.long()] = tensor[moves.source.long()]
 

@@ -25,13 +25,13 @@ def rkv_redundancy(rows: Rows, keys: Tensor, threshold: float = 0.5) -> Tensor:
     rows   b rows; keys: [slots, kv_heads, head_dim] bf16, fp16 or fp32, as cached
     Of each key's cosines with all others, the last one in the row above the threshold counts as 0 (the first one of all,
     where none is above): so the newest of a set of likes is not called redundant. 0 behind a row's length.
-    Raises KernelInputError for keys of another shape or dtype.
+    Raises KernelInputError for keys of another shape or dtype; slots beyond the keys are the caller's to rule out.
     Floor: all cosines with one key sum to a product with the sum of all unit keys: 2 passes over K. Finding each key's
     last like is tokens^2 in the worst case, 7.6 ms of GEMM for 24,576 tokens, 8 heads and 12 layers; it scans from the
     end and stops when a tile has found all of its own.
     Exact sums of likes: the same kept set every time. Source: R-KV (arXiv 2505.24133), section 3.3; its code: cal_similarity.
     """
-    _check(rows, keys)
+    _check(rows, keys, threshold)
     b, heads, dim = len(rows), keys.shape[1], keys.shape[2]
     device, width = rows.table.device, rows.longest
     out = torch.zeros(b, heads, width, dtype=torch.float32, device=device)
@@ -51,7 +51,7 @@ def rkv_redundancy(rows: Rows, keys: Tensor, threshold: float = 0.5) -> Tensor:
         row_tile, tile, warps = 16, 32 if dim <= 64 else 16, 8
     launch(
         _exempt_last_like, (b * heads, triton.cdiv(width, row_tile)),
-        keys, *where, inverse, exempt, width, threshold,
+        keys, *where, inverse, exempt, width, float(threshold),
         HEADS=heads, DIM=dim, ROW_TILE=row_tile, TILE=tile, FIXED=FIXED, WIDEN=WIDEN, warps=warps,
     )  # fmt: skip
     launch(
@@ -63,7 +63,7 @@ def rkv_redundancy(rows: Rows, keys: Tensor, threshold: float = 0.5) -> Tensor:
 
 def rkv_redundancy_reference(rows: Rows, keys: Tensor, threshold: float = 0.5) -> Tensor:
     """The same in plain torch, by the whole matrix."""
-    _check(rows, keys)
+    _check(rows, keys, threshold)
     out = torch.zeros(len(rows), keys.shape[1], rows.longest, dtype=torch.float32, device=keys.device)
     for request, length in enumerate(rows.lengths):
         if length:
@@ -77,7 +77,8 @@ def rkv_redundancy_reference(rows: Rows, keys: Tensor, threshold: float = 0.5) -
     return _softmax(rows, out)
 
 
-def _check(rows: Rows, keys: Tensor) -> None:
+def _check(rows: Rows, keys: Tensor, threshold: float) -> None:
+    checks.real("threshold", threshold, -1, 1)
     buffers.check("keys", keys, (None, None, None), checks.FLOATS, rows.table.device)
 
 

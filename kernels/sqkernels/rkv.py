@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import max_pool1d
 
+from sqkernels import checks
 from sqkernels.attention import add_scores
 from sqkernels.errors import KernelInputError
 from sqkernels.redundancy import rkv_redundancy, rkv_redundancy_reference
@@ -23,6 +24,7 @@ def rkv_scores(window: Window, importance: float = IMPORTANCE, threshold: float 
     Floor: 4 passes over K, and the scan of `rkv_redundancy`.
     Source: R-KV (arXiv 2505.24133), section 3.4, and its code: R1KV.update_kv.
     """
+    _check(window, importance)
     redundancy = rkv_redundancy(window.rows, window.keys, threshold)
     return importance * rkv_importance(window) - (1 - importance) * redundancy
 
@@ -31,6 +33,7 @@ def rkv_scores_reference(
     window: Window, importance: float = IMPORTANCE, threshold: float = THRESHOLD
 ) -> Tensor:
     """The same in plain torch."""
+    _check(window, importance)
     redundancy = rkv_redundancy_reference(window.rows, window.keys, threshold)
     return importance * rkv_importance_reference(window) - (1 - importance) * redundancy
 
@@ -68,7 +71,8 @@ def _pooled(scores: Tensor) -> Tensor:
     return max_pool1d(scores, POOL, stride=1, padding=POOL // 2) if scores.numel() else scores
 
 
-def _check(window: Window) -> None:
+def _check(window: Window, importance: float = IMPORTANCE) -> None:
+    checks.real("importance", importance, 0, 1)
     window.check()
     if window.lse is not None:
         raise KernelInputError(

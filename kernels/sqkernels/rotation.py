@@ -26,6 +26,11 @@ ELEMENTS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float3
 
 def plain_frequencies(head_dim: int, theta: float) -> Tensor:
     """Radians a position of each pair, [head_dim / 2] float64 (RoFormer, arXiv 2104.09864, section 3.3)."""
+    head_dim = checks.whole("head_dim", head_dim)
+    if head_dim < 2 or head_dim % 2:
+        raise KernelInputError(f"head_dim: {head_dim}; give an even number, 2 or more: pairs turn")
+    if checks.real("theta", theta) <= 1:
+        raise KernelInputError(f"theta: {theta}; give more than 1")
     return theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)
 
 
@@ -46,6 +51,11 @@ def yarn_frequencies(
     YaRN's other half, the scaled attention, is in the keys already and stays there: turning does not change a length.
     """
     plain = plain_frequencies(head_dim, theta)
+    checks.real("factor", factor, 1)
+    checks.real("original_context", original_context, 1)
+    for name, beta in (("beta_fast", beta_fast), ("beta_slow", beta_slow)):
+        if checks.real(name, beta) <= 0:
+            raise KernelInputError(f"{name}: {beta}; give more than 0 turns")
 
     def pair(turns: float) -> float:
         """The pair, as a real number, that turns so often in the original context."""
@@ -69,6 +79,12 @@ class Rotation:
     @classmethod
     def of(cls, frequencies: Tensor, farthest: int, device: torch.device) -> Rotation:
         """For differences up to `farthest` positions either way; angles in float64, which float32 would blur at 100,000."""
+        farthest = checks.whole("farthest", farthest)
+        if farthest < 0:
+            raise KernelInputError(f"farthest: {farthest}; give 0 or more positions")
+        checks.tensor("frequencies", frequencies, (None,), (*checks.FLOATS, torch.float64))
+        if not bool(frequencies.isfinite().all()):
+            raise KernelInputError("frequencies: not all are finite; give radians a position")
         angles = torch.arange(farthest + 1, dtype=torch.float64)[:, None] * frequencies.double().cpu()[None]
         return cls(angles.cos().float().to(device), angles.sin().float().to(device))
 
@@ -80,7 +96,7 @@ def move_rotated(keys: Buffers, moves: Moves, difference: Tensor | Sequence[int]
     difference   [moves] new position - old position
     A source that is its own target is turned where it lies.
     Computed in float32; each call rounds once more to the keys' dtype, so turning a key every turn wears it out.
-    Raises KernelInputError for a difference that the rotation's table does not reach.
+    Raises KernelInputError for a difference that the rotation's table does not reach, and as `moves.move` does.
     Floor: 2 x row bytes x moves x layers; 12 layers of 1 KB, 24,576 rows: 126 us at 4.8 TB/s.
     Source: our own; kvpress's KeyRerotationPress turns keys likewise.
     """
@@ -109,16 +125,17 @@ def move_rotated_reference(
 
 
 def _difference(keys: Buffers, moves: Moves, difference: Tensor | Sequence[int], rotation: Rotation) -> Tensor:
-    turns = torch.as_tensor(difference, dtype=torch.int32, device=keys.device)
-    checks.tensor("difference", turns, (len(moves),), (torch.int32,))
+    moves.check(keys)
+    turns = checks.numbers("difference", difference, keys.device)
+    checks.tensor("difference", turns, (len(moves),), (torch.int64,))
     checks.tensor("rotation", rotation.cos, (None, keys.head_dim // 2), (torch.float32,), keys.device)
     reach = len(rotation.cos) - 1
-    far = turns[turns.abs() > reach]
+    far = turns[(turns < -reach) | (turns > reach)]  # abs() of the least number is negative
     if len(far):
         raise KernelInputError(
             f"difference: {int(far[0])} positions, the rotation's table reaches {reach}; make it longer"
         )
-    return turns
+    return turns.int()
 
 
 @kernel

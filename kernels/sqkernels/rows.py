@@ -20,6 +20,9 @@ class Rows:
     length   [b] int32 on the table's device: positions in use, in tokens
     indices  the same as index, on the host
     lengths  the same as length, on the host
+
+    Of the lengths before a call: make them anew after one that drops tokens. That the slots lie within the buffers is
+    not checked by kernels, which would have to wait for the device; only `fill_pages`, which waits, does.
     """
 
     table: Tensor
@@ -33,19 +36,20 @@ class Rows:
         """Rows from host numbers, in one transfer. Refused: a row twice, a row or a length outside of the table."""
         checks.tensor("table", table, (None, None), checks.INTEGERS)
         count, context = table.shape
-        if len(indices) != len(lengths):
-            raise KernelInputError(f"lengths: {len(lengths)} of them for {len(indices)} rows; give one a row")
+        checks.apart("table", table)
+        indices = checks.wholes("indices", indices)
+        lengths = checks.wholes("lengths", lengths, len(indices))
         for request, (row, length) in enumerate(zip(indices, lengths, strict=True)):
             if not 0 <= row < count:
                 raise KernelInputError(
-                    f"indices[{request}]: row {row} of a table of {count} rows; give 0 to {count - 1}"
+                    f"indices[{request}]: row {row} of a table of {count} rows; {checks.choices(count)}"
                 )
             if not 0 <= length <= context:
                 raise KernelInputError(
                     f"lengths[{request}]: {length} tokens in a row of {context}; give 0 to {context}"
                 )
         if len(set(indices)) != len(indices):
-            twice = next(row for row in indices if list(indices).count(row) > 1)
+            twice = next(row for row in indices if indices.count(row) > 1)
             raise KernelInputError(f"indices: row {twice} stands there twice; give each row once")
         index, length_ = checks.to_device(table.device, indices, lengths)
         return cls(table, index, length_, tuple(indices), tuple(lengths))

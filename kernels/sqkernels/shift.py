@@ -26,7 +26,8 @@ def shift(buffers: Buffers, rows: Rows, spans: Sequence[Sequence[tuple[int, int]
     buffers  K and V of the layers; rows: b rows of their table; spans: for each row, sorted disjoint [begin, end)
     Returned as freed are the last slots of each row, so with pages whole pages come free.
     The rows' slots must be distinct, within a row and among rows: no slot that another request or the radix tree shares
-    may lie behind a first dropped position. That is the caller's to know; it is not checked.
+    may lie behind a first dropped position, and none may lie beyond the buffers. That is the caller's to know; it is not
+    checked, since the table would have to be waited for.
     Raises KernelInputError as `Spans.of` says, before anything is launched.
     Floor: 2 x row bytes x survivors behind the first dropped position x buffers. A program has one column of one buffer,
     walks the survivors upwards and waits at a barrier between reading a block and writing it; a survivor never moves up,
@@ -53,10 +54,10 @@ def shift(buffers: Buffers, rows: Rows, spans: Sequence[Sequence[tuple[int, int]
 def shift_reference(buffers: Buffers, rows: Rows, spans: Sequence[Sequence[tuple[int, int]]]) -> Compacted:
     """The same in plain torch."""
     plan = Spans.of(rows, spans)
-    for request, own in enumerate(spans):
+    for request in range(len(rows)):
         slots = rows.slots(request).long()
         keep = torch.ones(len(slots), dtype=torch.bool, device=slots.device)
-        for begin, end in own:
+        for begin, end in plan.of_request(request):
             keep[begin:end] = False
         for tensor in buffers.tensors:
             tensor[slots[: int(keep.sum())]] = tensor[slots[keep]].clone()

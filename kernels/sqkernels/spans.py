@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import triton.language as tl
 
-from sqkernels.checks import sums
+from sqkernels import checks
 from sqkernels.errors import KernelInputError
 from sqkernels.launch import kernel
 from sqkernels.rows import Rows
@@ -36,15 +36,17 @@ class Spans:
 
         Refused by name: spans that are empty, reach outside of their row, overlap, or do not ascend.
         """
-        if len(spans) != len(rows):
+        lists = checks.each("spans", spans, "lists of (begin, end), one a row")
+        if len(lists) != len(rows):
             raise KernelInputError(
-                f"spans: lists for {len(spans)} requests, rows for {len(rows)}; give one a row"
+                f"spans: lists for {len(lists)} requests, rows for {len(rows)}; give one a row"
             )
+        pairs = [_pairs(f"spans[{request}]", own) for request, own in enumerate(lists)]
         begin: list[int] = []
         end: list[int] = []
         before: list[int] = []
         dropped = []
-        for request, (own, length) in enumerate(zip(spans, rows.lengths, strict=True)):
+        for request, (own, length) in enumerate(zip(pairs, rows.lengths, strict=True)):
             last = gone = 0
             for number, (first, past) in enumerate(own):
                 place = f"spans[{request}][{number}]: [{first}, {past})"
@@ -52,7 +54,12 @@ class Spans:
                     raise KernelInputError(f"{place} is empty or reversed; leave it out, or give begin < end")
                 if first < 0 or past > length:
                     raise KernelInputError(
-                        f"{place} is out of range; the request has positions 0 to {length - 1}"
+                        f"{place} is out of range; the request has "
+                        + (
+                            f"positions 0 to {length - 1}; give 0 <= begin < end <= {length}"
+                            if length
+                            else "none; give it an empty list"
+                        )
                     )
                 if first < last:
                     earlier = f"[{own[number - 1][0]}, {own[number - 1][1]})"
@@ -64,15 +71,31 @@ class Spans:
                 gone += past - first
                 last = past
             dropped.append(gone)
-        firsts = tuple(own[0][0] if own else length for own, length in zip(spans, rows.lengths, strict=True))
-        starts = sums(len(own) for own in spans)
+        firsts = tuple(own[0][0] if own else length for own, length in zip(pairs, rows.lengths, strict=True))
+        starts = checks.sums(len(own) for own in pairs)
         return cls(starts, tuple(begin), tuple(end), tuple(before), firsts, tuple(dropped))
+
+    def of_request(self, request: int) -> list[tuple[int, int]]:
+        own = slice(self.start[request], self.start[request + 1])
+        return list(zip(self.begin[own], self.end[own], strict=True))
 
     @property
     def steps(self) -> int:
         """Halvings that find a place among the spans of any one request."""
         most = max((past - first for first, past in zip(self.start, self.start[1:], strict=False)), default=0)
         return most.bit_length()
+
+
+def _pairs(name: str, spans: object) -> list[tuple[int, int]]:
+    """One request's spans, given as pairs or as an array [n, 2], in Python numbers."""
+    pairs = []
+    for number, span in enumerate(checks.each(name, checks.plain(spans), "(begin, end)")):
+        place = f"{name}[{number}]"
+        ends = checks.wholes(place, span)
+        if len(ends) != 2:
+            raise KernelInputError(f"{place}: {len(ends)} numbers; give (begin, end)")
+        pairs.append((ends[0], ends[1]))
+    return pairs
 
 
 def runs(flags: Sequence[bool]) -> list[tuple[int, int]]:

@@ -28,7 +28,7 @@ def topk_keep(scores: Tensor, lengths: Sequence[int], count: Sequence[int], rece
     all but the first from cache: four of a radix select over the scores' bits, eight bits each, then the mask.
     Source: our own; radix select: Alabi et al., "Fast k-selection algorithms for graphics processing units", 2012.
     """
-    _check(scores, lengths, count, recent)
+    lengths, count, recent = _check(scores, lengths, count, recent)
     device = scores.device
     keep = torch.empty(scores.shape, dtype=torch.bool, device=device)
     length, wanted = checks.to_device(device, lengths, count)
@@ -44,7 +44,7 @@ def topk_keep_reference(
     scores: Tensor, lengths: Sequence[int], count: Sequence[int], recent: int = 0
 ) -> Tensor:
     """The same in plain torch: a stable descending sort."""
-    _check(scores, lengths, count, recent)
+    lengths, count, recent = _check(scores, lengths, count, recent)
     keep = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
     for row, (length, wanted) in enumerate(zip(lengths, count, strict=True)):
         order = scores[row, : length - recent].sort(descending=True, stable=True).indices
@@ -53,22 +53,28 @@ def topk_keep_reference(
     return keep
 
 
-def _check(scores: Tensor, lengths: Sequence[int], count: Sequence[int], recent: int) -> None:
+def _check(
+    scores: Tensor, lengths: Sequence[int], count: Sequence[int], recent: int
+) -> tuple[list[int], list[int], int]:
+    """The numbers as Python ints, of which none is out of place."""
+    lengths = checks.wholes("lengths", lengths)
+    count = checks.wholes("count", count, len(lengths))
+    recent = checks.whole("recent", recent)
     checks.tensor("scores", scores, (len(lengths), None), (torch.float32,))
     checks.wide_enough("scores", scores, max(lengths, default=0))
-    if len(count) != len(lengths):
-        raise KernelInputError(f"count: {len(count)} of them for {len(lengths)} rows; give one a row")
     if recent < 0:
         raise KernelInputError(f"recent: {recent}; give 0 or more")
     for row, (length, wanted) in enumerate(zip(lengths, count, strict=True)):
         if length < recent:
             raise KernelInputError(
-                f"lengths[{row}]: {length} scores, of which the last {recent} are to be kept"
+                f"lengths[{row}]: {length} scores, of which the last {recent} are to be kept; "
+                "give a smaller `recent`, or leave the row out"
             )
         if not 0 <= wanted <= length - recent:
             raise KernelInputError(
                 f"count[{row}]: {wanted} of {length - recent} places; give 0 to {length - recent}"
             )
+    return lengths, count, recent
 
 
 @kernel

@@ -16,6 +16,9 @@ from sqkernels.rows import Rows
 class Window:
     """The last queries of requests and the keys they meet in one layer.
 
+    Scores read keys at the rows' slots as they are: one beyond `keys` is the caller's to rule out, since finding it would
+    wait for the device.
+
     rows     b rows; each has no tokens at all or at least as many as the window
     keys     [slots, kv_heads, head_dim] bf16, fp16 or fp32, as cached: after rotary embedding
     queries  [b, window, heads, head_dim] of the keys' dtype, after rotary embedding; heads a multiple of kv_heads
@@ -34,6 +37,7 @@ class Window:
 
     def check(self) -> None:
         """Refuse by name what the kernels cannot be given."""
+        checks.real("scale", self.scale)
         rows, keys, device = self.rows, self.keys, self.rows.table.device
         buffers.check("keys", keys, (None, None, None), checks.FLOATS, device)
         checks.tensor("queries", self.queries, (len(rows), None, None, keys.shape[2]), (keys.dtype,), device)
@@ -45,7 +49,10 @@ class Window:
             raise KernelInputError(f"queries: {heads} heads for {keys.shape[1]} KV heads; give a multiple")
         for request, length in enumerate(rows.lengths):
             if 0 < length < window:
-                raise KernelInputError(f"lengths[{request}]: {length} tokens, its window has {window} queries")
+                raise KernelInputError(
+                    f"lengths[{request}]: {length} tokens, its window has {window} queries; "
+                    "give fewer queries, or leave the request out"
+                )
         if self.sinks is not None:
             checks.tensor("sinks", self.sinks, (heads,), (torch.float32,), device)
         if self.lse is not None:
