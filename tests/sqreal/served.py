@@ -58,6 +58,7 @@ class Served:
         raise AssertionError(f"{self.log}: tells of no end of {rid}")
 
     def name(self) -> str:
+        """Of no other request: two seconds behind a streamed answer SGLang aborts its id once more."""
         return f"x{next(self.names)}/"
 
     def last_idle(self) -> dict[str, Any]:

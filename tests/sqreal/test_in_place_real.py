@@ -95,13 +95,13 @@ def test_what_cannot_be_done_is_refused_by_name_and_changes_nothing(served):
     async def test(client: Client, agent: Agent):
         await agent.turn(Step(new=64, out=2), 0)
         await agent.turn(Step(new=40, out=8), 1)
-        for number, (asks, says) in enumerate(REFUSED):
+        for asks, says in REFUSED:
             turn = "sqreal_drop" in asks
             session = agent.session if turn else None
-            call = Call(f"refused{number}/", [5, 6, 7], None, 4, session=session, asks=asks)
+            call = Call(served.name(), [5, 6, 7], None, 4, session=session, asks=asks)
             assert re.search(says, await refusal(client, call))
         other = {"sqreal_fork": {"session": agent.session, "tokens": 20}}
-        said = await refusal(client, Call("other/", [4] * 30, None, 4, asks=other))
+        said = await refusal(client, Call(served.name(), [4] * 30, None, 4, asks=other))
         assert "token 0 of the request is not that of session" in said
         await agent.turn(Step(new=5, out=6), 2)
 
@@ -148,10 +148,12 @@ def test_a_session_of_the_other_kind_drops_nothing(served):
     async def test(client: Client, agent: Agent):
         opened = {"session_id": "other-kind", "capacity_of_str_len": 1000}
         assert (await client._http.post("/open_session", json=opened)).status_code == 200
-        await client.generate(Call("ok/", [5, 6, 7, 8], None, 2, session="other-kind", ignore_eos=True))
-        drops = Call("drops/", [9], None, 2, session="other-kind", asks={"sqreal_drop": [[1, 2]]})
+        await client.generate(Call(served.name(), [5, 6, 7, 8], None, 2, session="other-kind", ignore_eos=True))
+        drops = Call(served.name(), [9], None, 2, session="other-kind", asks={"sqreal_drop": [[1, 2]]})
         assert "was not opened with streaming: true" in await refusal(client, drops)
-        forks = Call("forks/", [5, 6], None, 2, asks={"sqreal_fork": {"session": "other-kind", "tokens": 1}})
+        forks = Call(
+            served.name(), [5, 6], None, 2, asks={"sqreal_fork": {"session": "other-kind", "tokens": 1}}
+        )
         assert "was not opened with streaming: true" in await refusal(client, forks)
         await client._http.post("/close_session", json={"session_id": "other-kind"})
 
@@ -165,18 +167,20 @@ def test_a_drop_waits_for_the_fork_and_is_not_lost(served):
         told = list(agent.mirror.ids)
         fork = {"sqreal_fork": {"session": agent.session, "tokens": len(told) - 2}}
         begun = asyncio.Event()
-        call = Call("long/", told, None, 400, asks=fork, ignore_eos=True)
+        call = Call(served.name(), told, None, 400, asks=fork, ignore_eos=True)
         reading = asyncio.create_task(client.generate(call, lambda _: begun.set()))
         await begun.wait()
         asks = {"sqreal_drop": [[48, 80]]}
-        turn = Call("asks/", [9, 8, 7], None, 2, session=agent.session, asks=asks, ignore_eos=True)
+        turn = Call(served.name(), [9, 8, 7], None, 2, session=agent.session, asks=asks, ignore_eos=True)
         answer = await client.generate(turn)
         assert not reading.done(), "the fork has to outlive the turn"
         assert answer.meta["prompt_tokens"] == len(told) + 3
-        again = Call("again/", [9], None, 2, session=agent.session, asks=asks)
+        again = Call(served.name(), [9], None, 2, session=agent.session, asks=asks)
         assert re.search("overlaps .* which waits", await refusal(client, again))
         await reading
-        answer = await client.generate(Call("then/", [6], None, 2, session=agent.session, ignore_eos=True))
+        answer = await client.generate(
+            Call(served.name(), [6], None, 2, session=agent.session, ignore_eos=True)
+        )
         assert answer.meta["prompt_tokens"] == len(told) + 3 + 2 + 1 - 32
 
     alone(served, test)
@@ -190,13 +194,13 @@ def test_a_fork_of_part_of_a_session_stands_where_that_part_ends(served, length)
         agent.drop([Span(80, 112), Span(128, 144)])
         asks = {"sqreal_drop": [[80, 112], [128, 144]]}
         answer = await client.generate(
-            Call("drops/", [7, 9], None, 2, session=agent.session, asks=asks, ignore_eos=True)
+            Call(served.name(), [7, 9], None, 2, session=agent.session, asks=asks, ignore_eos=True)
         )
         agent.mirror.tell([7, 9])
         agent.mirror.computed(answer.meta["cached_tokens"])
         ids = [*agent.mirror.ids[:length], 11, 12, 13]
         fork = {"sqreal_fork": {"session": agent.session, "tokens": length}}
-        forked = await client.generate(Call("part/", ids, None, 8, asks=fork, ignore_eos=True))
+        forked = await client.generate(Call(served.name(), ids, None, 8, asks=fork, ignore_eos=True))
         assert forked.meta["cached_tokens"] == length // served.page * served.page
         agent.check_fork((forked, ids, length), agent.mirror, [])
 
@@ -210,13 +214,13 @@ def test_a_fork_beside_a_first_turn_reads_its_row(served):
         told = agent.ids(0, 64)
         begun = asyncio.Event()
         asks = {"sqreal_publish": 16}
-        first = Call("first/", told, None, 400, session=agent.session, asks=asks, ignore_eos=True)
+        first = Call(served.name(), told, None, 400, session=agent.session, asks=asks, ignore_eos=True)
         turn = asyncio.create_task(client.generate(first, lambda _: begun.set()))
         await begun.wait()
         mirror = Mirror(served.model)
         mirror.tell([*told, 7, 8, 9])
         fork = {"sqreal_fork": {"session": agent.session, "tokens": len(told)}}
-        answer = await client.generate(Call("beside/", mirror.ids, None, 6, asks=fork, ignore_eos=True))
+        answer = await client.generate(Call(served.name(), mirror.ids, None, 6, asks=fork, ignore_eos=True))
         assert not turn.done(), "the turn has to outlive the fork"
         assert answer.meta["cached_tokens"] == len(told)
         mirror.tell(answer.output_ids)
@@ -250,13 +254,13 @@ def test_what_a_drop_costs(served):
         whole = list(agent.mirror.ids)
         agent.drop([Span(64, 192)])
         asks = {"sqreal_drop": [[64, 192]]}
-        dropped = Call("drop/", [7] * 20, None, 2, session=agent.session, asks=asks, ignore_eos=True)
+        dropped = Call(served.name(), [7] * 20, None, 2, session=agent.session, asks=asks, ignore_eos=True)
         answer = await client.generate(dropped)
         assert answer.meta["prompt_tokens"] - answer.meta["cached_tokens"] == 20 + 1 - served.keeps_last
-        plain = Call("plain/", whole, None, 2, ignore_eos=True)
+        plain = Call(served.name(), whole, None, 2, ignore_eos=True)
         await client.generate(plain)
         left = [*whole[:64], *whole[192:], *[7] * 20]
-        answer = await client.generate(Call("left/", left, None, 2, ignore_eos=True))
+        answer = await client.generate(Call(served.name(), left, None, 2, ignore_eos=True))
         assert answer.meta["cached_tokens"] == 64
         assert answer.meta["prompt_tokens"] - 64 == len(whole) - 192 + 20
 
