@@ -31,13 +31,17 @@ def server_python() -> str:
 
 def installed(distribution: str, python: str | None = None) -> str | None:
     """The version of a distribution that is installed for a Python, this one where none is named; None: it is not."""
-    path = sys.path if python in {None, sys.executable} else _path_of(str(python))
-    return next((found.version for found in metadata.distributions(name=distribution, path=path)), None)
+    found = metadata.distributions(name=distribution, path=_path_of(python or sys.executable))
+    return next((each.version for each in found), None)
+
+
+def _path_of(python: str) -> list[str]:
+    """Where a Python looks for what is installed; an InstallError where it does not run."""
+    return sys.path if python == sys.executable else _path_of_another(python)
 
 
 @cache
-def _path_of(python: str) -> list[str]:
-    """The sys.path of another Python; an InstallError where it does not run."""
+def _path_of_another(python: str) -> list[str]:
     code = "import json, sys; print(json.dumps(sys.path))"
     try:
         done = subprocess.run(  # noqa: S603 - the user named it
@@ -67,8 +71,7 @@ def plugin_fault(directory: Path | None = None) -> PluginFault | None:
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     path = [str(directory)] if directory is not None else []
     python = server_python()
-    its_own = sys.path if python == sys.executable else _path_of(python)
-    path += [each for each in (*before, *its_own) if each]
+    path += [each for each in (*before, *_path_of(python)) if each]
     for found in metadata.distributions(name="sqsim", path=path):
         if any(each.group == "sglang.srt.plugins" and each.name == "sqreal" for each in found.entry_points):
             return None
@@ -77,12 +80,10 @@ def plugin_fault(directory: Path | None = None) -> PluginFault | None:
             f"an sqsim of before the plugin in {place} (sqsim*.egg-info or .dist-info there) hides it from SGLang",
             "remove that directory's sqsim*.egg-info, or install sqsim from there again",
         )
-    return PluginFault(
-        "SGLang does not know the plugin: sqsim is not installed, only on the path"
-        if python == sys.executable
-        else f"SGLang does not know the plugin: sqsim is not installed for {python}",
-        "pip install ." if python == sys.executable else f"{python} -m pip install --no-deps .",
-    )
+    unknown = "SGLang does not know the plugin: sqsim is not installed"
+    if python == sys.executable:
+        return PluginFault(f"{unknown}, only on the path", "pip install .")
+    return PluginFault(f"{unknown} for {python}", f"{python} -m pip install --no-deps .")
 
 
 def fix() -> str:

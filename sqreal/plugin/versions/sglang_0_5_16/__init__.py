@@ -3,6 +3,7 @@
 Requests keep their lengths themselves, a match names KV slots instead of a length, and locks are counted by nodes.
 """
 
+# ruff: noqa: F401 - imported for `doors()`: the names that versions/__init__.py lists
 from __future__ import annotations
 
 from sqreal.plugin.hooks import Need
@@ -28,33 +29,6 @@ from sqreal.plugin.versions.sglang_0_5_16.server import (
     unserved,
 )
 from sqreal.plugin.versions.sglang_0_5_16.sessions import Cache, Row, Rows, create_cache, keep_private, limited
-
-__all__ = [
-    "FULL",
-    "NEEDS",
-    "Budget",
-    "Cache",
-    "Row",
-    "Rows",
-    "admission_hooks",
-    "asked",
-    "create_cache",
-    "detail_hooks",
-    "extend_len",
-    "info_hooks",
-    "keep_private",
-    "lengths",
-    "limited",
-    "micro_batch",
-    "parallel",
-    "prefix_len",
-    "queue_hooks",
-    "refresh_calls",
-    "refused",
-    "rendered",
-    "slot_lengths",
-    "unserved",
-]
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
