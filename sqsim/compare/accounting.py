@@ -1,8 +1,9 @@
 """The token accounting of two runs, row against row: main steps, aux threads, evictions.
 
 Two runs of one policy on the same tasks, a simulation and a measurement above all, must account for the same tokens
-(law 10) as long as nothing depends on when requests come. Law 10 allows one token of resident KV after a stop token,
-so those turns are counted apart.
+(law 10) as long as nothing depends on when requests come. One thing does as soon as two requests are at work: where the
+step behind an answer's stop token is another's prefill, that token gets no KV (RULES.md, rule 27), and the next turn
+computes it. Law 10 allows for it, so the turns in which nothing else differs are counted apart.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqsim.compare.experiment import Run
+from sqsim.compare.experiment import Run, settings
 from sqsim.record import RunRecord
 
 ACCOUNTED: Mapping[str, tuple[str, ...]] = {
@@ -64,9 +65,7 @@ class Accounting:
     base: str
     run: str
     turns: Account
-    resident_by_one: (
-        int  # of its differing rows, those that differ by one resident token only (RULES.md, rule 27)
-    )
+    by_last_token: int  # of its differing rows, those that differ by an answer's last token only (rule 27)
     aux: Account
     evictions: Account
 
@@ -93,7 +92,7 @@ def accounting(base: Run, other: Run) -> Accounting:
         base=base.name,
         run=other.name,
         turns=_account("turns", *turns),
-        resident_by_one=sum(_by_one(turns[0][key], turns[1][key]) for key in turns[0].keys() & turns[1].keys()),
+        by_last_token=_by_last_token(*turns, _page_size(base.record), _page_size(other.record)),
         aux=_account("aux", _rows(base.record, "aux"), _rows(other.record, "aux")),
         evictions=_account("evictions", _rows(base.record, "evictions"), _rows(other.record, "evictions")),
     )
@@ -141,6 +140,31 @@ def _account(name: str, ours: _Rows, theirs: _Rows) -> Account:
     )
 
 
-def _by_one(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
-    off = [(column, abs(a - b)) for column, a, b in zip(ACCOUNTED["turns"], left, right, strict=True) if a != b]
-    return off == [("resident_tokens_after", 1)]
+def _page_size(record: RunRecord) -> int:
+    size = settings(record.run)["engine.page_size"]
+    return size if isinstance(size, int) else 1
+
+
+def _by_last_token(ours: _Rows, theirs: _Rows, our_page: int, their_page: int) -> int:
+    """Count the turns in which nothing differs but whether the last token of their answer, or of the one before, has KV.
+
+    That is one resident token, and what the next turn finds of it: a cached token more or less (of a tree's whole
+    pages: a page, or none), computed instead.
+    """
+    resident = ACCOUNTED["turns"].index("resident_tokens_after")
+    found = 0
+    for task, turn in ours.keys() & theirs.keys():
+        row = zip(ACCOUNTED["turns"], ours[task, turn], theirs[task, turn], strict=True)
+        off = {column: there - here for column, here, there in row if here != there}
+        last = task, turn - 1
+        findable = {0}
+        if last in ours and last in theirs:
+            here, there = ours[last][resident], theirs[last][resident]
+            if abs(there - here) == 1:
+                findable |= {there - here, there // their_page * their_page - here // our_page * our_page}
+        cached = off.get("cached_tokens", 0)
+        explained = {"resident_tokens_after", "cached_tokens", "computed_tokens"} >= off.keys()
+        explained &= abs(off.get("resident_tokens_after", 0)) <= 1
+        explained &= cached in findable and cached == -off.get("computed_tokens", 0)
+        found += bool(off) and explained
+    return found

@@ -33,10 +33,10 @@ def accounting_verdict(found: Measured) -> str:
     if all(each.same for each in accounts):
         return f"Token accounting: the same in {_rows(accounts)}."
     parts = [text for name, noun in _NOUNS.items() if (text := _differing(accounts, name, noun))]
-    by_one = [each.resident_by_one for each in accounts]
+    by_last_token = [each.by_last_token for each in accounts]
     text = f"Token accounting: {', '.join(parts)}"
-    if max(by_one):
-        text += f"; {_span(by_one)} turns by one resident token only (RULES.md, rule 27)"
+    if max(by_last_token):
+        text += f"; {_span(by_last_token)} turns by the last token of an answer only (RULES.md, rule 27)"
     if found.turns_differing_among_real:
         text += f"; real runs among themselves differ in {_span(found.turns_differing_among_real)} turns"
     return f"{text}."

@@ -20,7 +20,12 @@ RECORDINGS = 33
 SCHEDULER = (
     f"SGLang 0.5.23's rules, held against {RECORDINGS} recorded schedules without a difference (sqsim lockstep)"
 )
-SESSIONS = "our plugin's design; not in stock SGLang, held by no recording yet: assumed"
+SESSION_RUNS = 24
+"""Contended runs with sessions in reports/conformance, which a test holds this number against."""
+SESSIONS = (
+    f"our plugin's rules, not stock SGLang's; held against {SESSION_RUNS} contended runs of the plugin without a "
+    "difference (CPU, tiny models; reports/conformance); on a GPU assumed"
+)
 
 
 def _profile(run: Run) -> str:

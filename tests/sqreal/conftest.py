@@ -39,6 +39,7 @@ def llama_server(tmp_path_factory):
         kv_capacity=4096,
         max_running=8,
         context_length=2048,
+        schedule_conservativeness=0.05,  # next to nothing is reserved for outputs: crowded tasks are retracted, none waits
     )
     with start(
         options, force_tokens=True, step_log=directory / "steps.jsonl", log_path=directory / "server.log"

@@ -28,7 +28,7 @@ def test_a_replay_is_held_against_its_simulation(tmp_path):
     for account in repeats.accounting:
         assert account.turns.rows == 8
         assert {each.column for each in account.turns.differences} <= {"resident_tokens_after"}
-        assert account.resident_by_one == account.turns.rows_differing
+        assert account.by_last_token == account.turns.rows_differing
     assert repeats.without_schedule == ["a", "b"]
     assert repeats.timing.metrics["run_time_s"].error_sd is not None
     assert repeats.timing.kv is None, "no step log"

@@ -18,14 +18,19 @@ from tests.sqsim.tasks import chain
 
 pytestmark = pytest.mark.real
 
-SERVER = {"kv_capacity": 4096, "max_running": 8, "context_length": 2048}
+SERVER = {
+    "kv_capacity": 4096,
+    "max_running": 8,
+    "context_length": 2048,
+    "schedule_conservativeness": 0.05,
+}
 """The engine of the shared server (conftest.py)."""
 
 
 @pytest.mark.parametrize("policy", ["none", "keep_last"])
 def test_sub_agents_and_stripped_reasoning_account_for_the_same_tokens(llama_server, tmp_path, policy):
     run = scenario(tmp_path, [*family(), busy()], engine=SERVER, policy=POLICIES[policy])
-    _, differences = accounts(run, llama_server, tmp_path, time_scale=0.3)
+    _, differences = accounts(run, llama_server, tmp_path, time_scale=0.3, beside=True)
     assert differences == []
 
 

@@ -119,16 +119,44 @@ def test_accounts_are_compared_turn_by_turn(column):
     changed = with_column(tiny_record(), column, [values[0], values[1], values[2] + 7])
     (account,) = compare([base, changed]).accounting
     assert account.turns.differences == [Difference("a", 1, column, values[2], values[2] + 7)]
-    assert (account.turns.rows_differing, account.resident_by_one) == (1, 0)
+    assert (account.turns.rows_differing, account.by_last_token) == (1, 0)
     assert account.turns.by_column == {name: int(name == column) for name in ACCOUNTED["turns"]}
 
 
-def test_one_token_of_resident_kv_is_told_apart():
+def test_the_last_token_of_an_answer_is_told_apart():
     """Law 10 allows the one token that a stop leaves or not (RULES.md, rule 27), and names it."""
     values = tiny_record().turns["resident_tokens_after"].to_pylist()
     changed = with_column(tiny_record(), "resident_tokens_after", [values[0] - 1, values[1], values[2] + 2])
     (account,) = compare([tiny_record(), changed]).accounting
-    assert (account.turns.rows_differing, account.resident_by_one) == (2, 1)
+    assert (account.turns.rows_differing, account.by_last_token) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("page", "first", "resident", "cached", "computed", "explained"),
+    [
+        (1, 111, 205, 111, 89, 2),  # the next turn finds the token that this run kept
+        (1, 109, 205, 109, 91, 2),  # or computes the one that it did not
+        (1, 109, 204, 109, 91, 2),  # and its own last token may go the same way
+        (1, 109, 205, 108, 92, 1),  # one token does not explain two
+        (1, 109, 205, 111, 89, 1),  # nor that one more is found
+        (1, 109, 205, 109, 90, 1),  # what is not found is computed
+        (1, 110, 205, 109, 91, 0),  # without a last token there is nothing to explain
+        (10, 109, 205, 100, 100, 2),  # of whole pages a page is missing
+        (10, 109, 205, 90, 110, 1),
+        (10, 111, 205, 120, 80, 1),  # 110 and 111 fill the same pages
+    ],
+)
+def test_the_next_turn_may_lack_the_last_token(page, first, resident, cached, computed, explained):
+    """RULES.md, rules 27 and 28: what the next turn of a tree finds is the whole pages of what has KV."""
+    records = tiny_record(), tiny_record()
+    for record in records:
+        record.run = copy.deepcopy(record.run)
+        record.run["scenario"].setdefault("engine", {})["page_size"] = page
+    changed = with_column(records[1], "resident_tokens_after", [first, 0, resident])
+    changed = with_column(changed, "cached_tokens", [0, 0, cached])
+    changed = with_column(changed, "computed_tokens", [100, 0, computed])
+    (account,) = compare([records[0], changed]).accounting
+    assert account.by_last_token == explained
 
 
 def test_turns_of_one_run_only_are_counted():

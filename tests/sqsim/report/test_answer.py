@@ -12,7 +12,7 @@ import pytest
 from sqsim.cli import app
 from sqsim.record_files import write_record
 from sqsim.report.answer import answer
-from sqsim.report.evidence import RECORDINGS
+from sqsim.report.evidence import RECORDINGS, SESSION_RUNS
 from sqsim.report.loading import load
 from sqsim.report.page import build_page
 from sqsim.report.published import PEAK_TOKENS
@@ -20,6 +20,7 @@ from sqsim.report.recall_sweep import _caption
 from sqsim.report.shell import HELD
 
 SCHEDULES = Path(__file__).parents[2] / "data" / "sglang-schedules"
+CONFORMANCE = Path(__file__).parents[3] / "reports" / "conformance" / "README.md"
 
 
 def shown(page: str) -> str:
@@ -47,10 +48,16 @@ def test_the_number_of_recorded_schedules_is_that_of_the_repository():
     assert len(list(SCHEDULES.rglob("server.json"))) == RECORDINGS
 
 
+def test_the_number_of_runs_with_sessions_is_that_of_the_repository():
+    contended = CONFORMANCE.read_text().split("## Law 11")[1]
+    rows = [line.split("|")[1:-1] for line in contended.splitlines() if "-session |" in line]
+    assert [row[-1].strip() for row in rows] == ["0"] * SESSION_RUNS
+
+
 def test_evidence_names_scheduler_sessions_profile_and_decisions(study):
     text = shown(build_page([study / "records" / "sidequest-in_place"]))
     assert "held against 33 recorded schedules without a difference (sqsim lockstep)" in text
-    assert "our plugin's design; not in stock SGLang, held by no recording yet: assumed" in text
+    assert "our plugin's rules, not stock SGLang's; held against 24 contended runs of the plugin" in text
     assert "Why this profile its terms are measured on the H100" in text
     assert "Decision quality (recall, false rate) assumed : recall 0.85; false rate 0.02" in text
 
