@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +21,7 @@ from sqsim.cli_output import Quiet, print_line
 from sqsim.errors import InputError
 
 if TYPE_CHECKING:
+    from sqreal.server import Server
     from sqreal.server_options import ServerOptions
 
 _PORT = 30000  # SGLang's own
@@ -77,26 +78,27 @@ def serve_command(
                 start(options, force_tokens=True, step_log=step_log, port=port, host=host, progress=waiting)
             )
         log = "" if step_log is None else f" --step-log {step_log}"
-        print_line(
-            f"serving {options.model} at {server.url}; {server.info.kv_capacity} tokens of KV; Ctrl-C ends it"
-        )
-        if host != HOST:
-            print_line(f"- who reaches {host} may use it: there is no password, and session ids are no secrets")
-        if cache is Cache.SESSION:
-            asked = '{"session_id": "a", "capacity_of_str_len": 100000, "streaming": true}'
-            print_line(
-                f"- a session: curl {server.url}/open_session -H 'content-type: application/json' -d '{asked}'"
-            )
-        print_line(f"- a scenario of it: sqreal scenario --from {server.url} --traces TRACES -o mine.yaml")
-        print_line(f"- a run on it: sqreal run mine.yaml --url {server.url}{log} --output-dir out/real")
-        sys.stdout.flush()
-        try:
+        with suppress(KeyboardInterrupt):
+            _say(options.model, server, host, cache, log)
             while True:
                 server.check()
                 time.sleep(_POLL_S)
-        except KeyboardInterrupt:
-            pass
     print_line("stopped")
+
+
+def _say(model: Path, server: Server, host: str, cache: Cache, log: str) -> None:
+    """What is served where, and what may be done with it."""
+    print_line(f"serving {model} at {server.url}; {server.info.kv_capacity} tokens of KV; Ctrl-C ends it")
+    if host != HOST:
+        print_line(f"- who reaches {host} may use it: there is no password, and session ids are no secrets")
+    if cache is Cache.SESSION:
+        asked = '{"session_id": "a", "capacity_of_str_len": 100000, "streaming": true}'
+        print_line(
+            f"- a session: curl {server.url}/open_session -H 'content-type: application/json' -d '{asked}'"
+        )
+    print_line(f"- a scenario of it: sqreal scenario --from {server.url} --traces TRACES -o mine.yaml")
+    print_line(f"- a run on it: sqreal run mine.yaml --url {server.url}{log} --output-dir out/real")
+    sys.stdout.flush()
 
 
 def _options(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sqreal.errors import PortInUseError
@@ -16,14 +18,28 @@ _USUAL_EPHEMERAL = 32_768  # where Linux begins, for systems that have no such f
 _TRIES = 100
 
 
+@contextmanager
+def held_port(port: int | None) -> Iterator[int]:
+    """`port`, a PortInUseError if it is in use; None: any that is not. It stays ours to give while the block runs.
+
+    SGLang binds its port half a minute after this, when its model is loaded. A socket that is bound meanwhile, but does
+    not listen, is in nobody's way who sets SO_REUSEADDR as servers do; who looks for a free port without it (as other
+    servers here do, and SGLang for its own meeting points) finds this one taken.
+    """
+    port = free_port(port)
+    with socket.socket() as held:
+        _bind(held, port, reuse=True)
+        yield port
+
+
 def free_port(port: int | None) -> int:
     """`port` if it can be bound, a PortInUseError if not; None: any port that can.
 
-    SGLang binds its port half a minute after this, when its model is loaded. Until then its own processes open sockets
-    on ports that the system draws, so a free one is taken from below those.
+    Until SGLang binds its port, its own processes open sockets on ports that the system draws, so a free one is taken
+    from below those.
     """
     if port is not None:
-        _bind(port)
+        _probe(port, reuse=True)  # the one before may have ended a moment ago
         return port
     try:
         end = int(_EPHEMERAL.read_text(encoding="ascii").split()[0])
@@ -33,7 +49,7 @@ def free_port(port: int | None) -> int:
     error: PortInUseError | None = None
     for candidate in random.SystemRandom().sample(below, min(_TRIES, len(below))):
         try:
-            _bind(candidate)
+            _probe(candidate, reuse=False)
         except PortInUseError as refused:
             error = refused
         else:
@@ -42,12 +58,16 @@ def free_port(port: int | None) -> int:
     raise error
 
 
-def _bind(port: int) -> None:
+def _probe(port: int, *, reuse: bool) -> None:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise PortInUseError(
-                f"port {port} cannot be used ({error.strerror}); choose another one with --port"
-            ) from error
+        _bind(probe, port, reuse=reuse)
+
+
+def _bind(sock: socket.socket, port: int, *, reuse: bool) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+    try:
+        sock.bind((HOST, port))
+    except OSError as error:
+        raise PortInUseError(
+            f"port {port} cannot be used ({error.strerror}); choose another one with --port"
+        ) from error

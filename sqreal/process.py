@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _POLL_S = 0.05
+_VANISH_S = 10.0  # for what was killed to be gone
 # Its standard input is a pipe of which we hold the other end: reading it ends when we do. What asks the group to end is
 # for the command; the watcher handles it (and does not ignore it, which the command would inherit) and waits.
 _WATCH = """
@@ -89,7 +90,7 @@ class ChildGroup:
         self._leader.wait()
         assert self._leader.stdin is not None, "the watcher's pipe"
         self._leader.stdin.close()
-        until = time.monotonic() + grace_s
+        until = time.monotonic() + _VANISH_S
         while group_members(self.pid) and time.monotonic() < until:
             time.sleep(_POLL_S)
 

@@ -23,7 +23,7 @@ from sqreal.errors import (
     UnreachableError,
 )
 from sqreal.install import fix, plugin_fault, require_device, require_sglang, server_python
-from sqreal.port import HOST, free_port
+from sqreal.port import HOST, held_port
 from sqreal.process import ChildGroup
 from sqreal.server_options import ServerOptions, architecture, options_of
 from sqsim.models.geometry import Geometry
@@ -161,7 +161,7 @@ def start(
     port: int | None = None,
     host: str = HOST,
     log_path: Path | None = None,
-    deadline_s: float = 300,
+    deadline_s: float = 900,
     progress: Progress | None = None,
     launcher: Sequence[str] | None = None,
 ) -> Iterator[Server]:
@@ -176,9 +176,10 @@ def start(
         launcher = (server_python(), *_SGLANG)
     require_device(options.device)
     architecture(options.model)  # a wrong path is said here, not after SGLang asked a hub for it
-    port = free_port(port)
-    url = f"http://{HOST if host in _ALL else host}:{port}"
     with contextlib.ExitStack() as stack:
+        starting = stack.enter_context(contextlib.ExitStack())
+        port = starting.enter_context(held_port(port))
+        url = f"http://{HOST if host in _ALL else host}:{port}"
         own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-")))
         log_path = own / "server.log" if log_path is None else log_path
         environment = options.environment(force_tokens=force_tokens, step_log=step_log)
@@ -187,6 +188,7 @@ def start(
         child = ChildGroup(command, environment, log_path)
         stack.callback(child.stop)
         info = _wait(child, url, deadline_s, progress)
+        starting.close()
         if (
             force_tokens
             or step_log is not None

@@ -64,7 +64,7 @@ class Grid:
 FULL = Grid(
     "gpt-oss-20b", (64, 36, 24, 16, 8, 1), (4096, 16384, 25600), (512, 1024, 2048, 4096, 8192), 160, 16, 3
 )
-SMALL = Grid("tiny-gpt-oss", (4, 1), (64, 256), (32, 128), 24, 4, 2)
+SMALL = Grid("tiny-gpt-oss", (4, 1), (64, 256), (32, 128), 96, 16, 2)
 GPUS = {"H100": "h100-sxm", "H200": "h200-sxm", "A100": "a100-sxm-80gb", "B200": "b200-sxm"}
 
 
@@ -299,7 +299,7 @@ def main() -> None:
             bf16=given.bf16,
             spread=spread,
         )
-        with start(how, launcher=LAUNCHER, deadline_s=min(240.0, given.budget / 2)) as server:
+        with start(how, launcher=LAUNCHER, deadline_s=given.budget / 2) as server:
             write(out, conditions(server, grid, gpu, device))
             asyncio.run(measure(server, grid, out, until))
 

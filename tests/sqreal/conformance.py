@@ -95,7 +95,6 @@ class Configuration:
             force_tokens=True,
             step_log=directory / "steps.jsonl",
             log_path=directory / "server.log",
-            deadline_s=900,
         ) as server:
             yield server
 

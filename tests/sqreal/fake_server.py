@@ -127,9 +127,10 @@ class FakeServer:
                 self.flushes += 1
                 await self._send(writer, 200, "Cache flushed.")
             case "POST", "/abort_request":
-                if body["rid"] in self._live:
+                live = self._live.get(body["rid"])
+                if live is not None and not live.is_set():  # SGLang, too, aborts a request once (abort_sent)
                     self.aborted.append(body["rid"])
-                    self._live[body["rid"]].set()
+                    live.set()
                 await self._send(writer, 200, "")
             case "POST", "/generate":
                 await self._generate(writer, body)

@@ -20,13 +20,13 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class Ask:
-    """One request: what is sent, what it must say, and when it goes: `at` seconds in, or `delay` s behind another."""
+    """One request: what is sent, what it must say, and when it goes: with the crowd, or `at` s in or behind another."""
 
     rid: str
     context: tuple[int, ...]
     forced: tuple[int, ...]
     max_new_tokens: int
-    at: float = 0.0
+    at: float | None = None  # None: at once, in one batch with all of these
     after: str | None = None
     session: str | None = None
     sent: int = 0  # of the context, how many tokens at its end are sent (0: all; the session holds the others)
@@ -45,15 +45,15 @@ def output(seed: object, count: int) -> tuple[int, ...]:
 def crowd(count: int, *, cap: int, seed: int = 0) -> list[Ask]:
     """Requests of many lengths, a third of them with a common prefix, behind one with a long prompt and a short output.
 
-    The long prompt keeps the server busy until the others have come. With small chunks and next to no reservation for what
-    is running (schedule_conservativeness), they are then all prefilled before any of them decodes, and outgrow the pool.
+    They come in one step, whatever the client's and the server's pace. With next to no reservation for what is running
+    (schedule_conservativeness) they are all prefilled before any of them has said much, and outgrow the pool.
     """
     draw, asks = random.Random(seed), [Ask("long", ids((seed, "long"), 600), output((seed, "long"), 2), cap)]
     for number in range(count):
         prefix = ids((seed, "prefix"), 40) if number % 3 == 0 else ()
         context = prefix + ids((seed, number), draw.randint(20, 90))
         said = output((seed, number), draw.randint(cap // 2, cap - 1))
-        asks.append(Ask(f"c{number:02}", context, said, cap, at=0.05))
+        asks.append(Ask(f"c{number:02}", context, said, cap))
     return asks
 
 
@@ -96,6 +96,10 @@ class Outcome:
     def said(self) -> dict[str, tuple[int, ...]]:
         return {rid: tuple(answer["output_ids"]) for rid, answer in self.answers.items()}
 
+    def ended(self, rid: str) -> str:
+        """Why a request ended: stop, abort."""
+        return self.answers[rid]["meta_info"]["finish_reason"]["type"]
+
     def total(self, key: str) -> int:
         """A sum over the answers; those of requests that were aborted while they waited say less."""
         return sum(answer["meta_info"].get(key, 0) for answer in self.answers.values())
@@ -132,7 +136,10 @@ async def _run(
         t0 = time.monotonic()
         done = {ask.rid: asyncio.get_running_loop().create_future() for ask in asks}
         aborting = [asyncio.create_task(_abort(http, rid, t0 + at, done[rid])) for rid, at in aborts.items()]
-        answers = dict(await asyncio.gather(*(_one(http, ask, t0, done) for ask in asks)))
+        batch = [ask for ask in asks if ask.at is None]
+        alone = (_one(http, ask, ask.at, t0, done) for ask in asks if ask.at is not None)
+        together, *others = await asyncio.gather(_together(http, batch, done), *alone)
+        answers = together | dict(others)
         await asyncio.gather(*aborting)
         for session in sessions:
             (await http.post("/close_session", json={"session_id": session})).raise_for_status()
@@ -169,14 +176,28 @@ async def _abort(http: httpx.AsyncClient, rid: str, when: float, done: asyncio.F
         await asyncio.wait([done], timeout=0.2)
 
 
+async def _together(
+    http: httpx.AsyncClient, asks: Sequence[Ask], done: dict[str, Any]
+) -> dict[str, dict[str, Any]]:
+    if not asks:
+        return {}
+    bodies = [_body(ask) for ask in asks]
+    answer = await http.post("/generate", json={key: [body[key] for body in bodies] for key in bodies[0]})
+    if answer.is_error:
+        raise RuntimeError(f"{asks[0].rid} and others: {answer.status_code} {answer.text}")
+    for ask in asks:
+        done[ask.rid].set_result(None)
+    return {ask.rid: each for ask, each in zip(asks, answer.json(), strict=True)}
+
+
 async def _one(
-    http: httpx.AsyncClient, ask: Ask, t0: float, done: dict[str, Any]
+    http: httpx.AsyncClient, ask: Ask, at: float, t0: float, done: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
     if ask.after is None:
-        await asyncio.sleep(max(0.0, t0 + ask.at - time.monotonic()))
+        await asyncio.sleep(max(0.0, t0 + at - time.monotonic()))
     else:
         await done[ask.after]
-        await asyncio.sleep(ask.at)
+        await asyncio.sleep(at)
     answer = await generate(http, ask)
     done[ask.rid].set_result(None)
     return ask.rid, answer
@@ -184,8 +205,18 @@ async def _one(
 
 async def generate(http: httpx.AsyncClient, ask: Ask, **force: Any) -> dict[str, Any]:
     """Send one request; `force` overrides what it says about its forced tokens."""
+    body = _body(ask, **force)
+    if ask.session:
+        body["session_params"] = {"id": ask.session}
+    answer = await http.post("/generate", json=body)
+    if answer.is_error:
+        raise RuntimeError(f"{ask.rid}: {answer.status_code} {answer.text}")
+    return answer.json()
+
+
+def _body(ask: Ask, **force: Any) -> dict[str, Any]:
     custom = {"sqreal_force": ask.forced, "sqreal_n_in": len(ask.context), **force}
-    body = {
+    return {
         "rid": ask.rid,
         "input_ids": ask.context[-ask.sent :] if ask.sent else ask.context,
         "sampling_params": {
@@ -195,9 +226,3 @@ async def generate(http: httpx.AsyncClient, ask: Ask, **force: Any) -> dict[str,
             "custom_params": custom,
         },
     }
-    if ask.session:
-        body["session_params"] = {"id": ask.session}
-    answer = await http.post("/generate", json=body)
-    if answer.is_error:
-        raise RuntimeError(f"{ask.rid}: {answer.status_code} {answer.text}")
-    return answer.json()

@@ -201,8 +201,8 @@ class Agent:
         if cached and mirror.tokens:
             there = min(length, len(mirror.resident))
             found.append(mirror.fork(there, cached, [*untold, *ids[length:]]))
-        # There was no row, no page of it, or no window of its end: an ordinary request, that the tree may serve.
-        if not found or untold or (self.served.model.window and cached <= self.first):
+        # There was no row (any more), no page of it, or no window of its end: an ordinary request, that the tree may serve.
+        if not found or untold or (cached <= self.first and (self.served.model.window or self.squeezed)):
             found.append(Mirror(self.served.model))
             found[-1].tell(ids)
         for each in found:

@@ -66,7 +66,7 @@ def serving(
         told = {**STRICT, **(RETRACTS if retracts else {}), "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core}
         for name, value in told.items():
             patch.setenv(name, value)
-        with start(options, force_tokens=scored, step_log=log, log_path=said, deadline_s=900) as server:
+        with start(options, force_tokens=scored, step_log=log, log_path=said) as server:
             tree = re.search(r"Tree Core: (\w+)|Init Unified RadixTree with", said.read_text())
             assert tree is not None
             assert tree[1] == (None if server.info.version == "0.5.16" else CORES[core])

@@ -34,6 +34,8 @@ SERVERS = {  # model, page size, core of the radix tree
     "qwen3-page16": ("tiny-qwen3", 16, "rust"),
     "llama-page16-python": ("tiny-llama", 16, "python"),
 }
+LONG = 1500
+"""Output tokens of a request that is still running, however busy the machine, when it is aborted."""
 EVERY = ["llama-page1", *(pytest.param(name, marks=pytest.mark.long) for name in list(SERVERS)[1:])]
 
 
@@ -167,7 +169,7 @@ def test_a_drop_waits_for_the_fork_and_is_not_lost(served):
         told = list(agent.mirror.ids)
         fork = {"sqreal_fork": {"session": agent.session, "tokens": len(told) - 2}}
         begun = asyncio.Event()
-        call = Call(served.name(), told, None, 400, asks=fork, ignore_eos=True)
+        call = Call(served.name(), told, None, LONG, asks=fork, ignore_eos=True)
         reading = asyncio.create_task(client.generate(call, lambda _: begun.set()))
         await begun.wait()
         asks = {"sqreal_drop": [[48, 80]]}
@@ -177,6 +179,7 @@ def test_a_drop_waits_for_the_fork_and_is_not_lost(served):
         assert answer.meta["prompt_tokens"] == len(told) + 3
         again = Call(served.name(), [9], None, 2, session=agent.session, asks=asks)
         assert re.search("overlaps .* which waits", await refusal(client, again))
+        await client.abort(call.rid)
         await reading
         answer = await client.generate(
             Call(served.name(), [6], None, 2, session=agent.session, ignore_eos=True)
@@ -214,7 +217,7 @@ def test_a_fork_beside_a_first_turn_reads_its_row(served):
         told = agent.ids(0, 64)
         begun = asyncio.Event()
         asks = {"sqreal_publish": 16}
-        first = Call(served.name(), told, None, 400, session=agent.session, asks=asks, ignore_eos=True)
+        first = Call(served.name(), told, None, LONG, session=agent.session, asks=asks, ignore_eos=True)
         turn = asyncio.create_task(client.generate(first, lambda _: begun.set()))
         await begun.wait()
         mirror = Mirror(served.model)
@@ -225,6 +228,7 @@ def test_a_fork_beside_a_first_turn_reads_its_row(served):
         assert answer.meta["cached_tokens"] == len(told)
         mirror.tell(answer.output_ids)
         assert answer.output_ids == mirror.says(6)
+        await client.abort(first.rid)
         await turn
 
     alone(served, test)

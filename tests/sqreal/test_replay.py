@@ -79,7 +79,7 @@ def test_a_closed_loop_keeps_so_many_tasks_at_once(tmp_path):
     with FakeServer(token_s=0.001).running() as server:
         _, record = on(server, scenario(tmp_path, made, load={"concurrency": 2}))
     ends = sorted(record.tasks["end_s"].to_pylist())
-    assert starts(record)[1] < 0.1 < ends[0]
+    assert starts(record)[1] < ends[0]
     assert all(start >= end for start, end in zip(starts(record)[2:], ends, strict=False))
 
 

@@ -25,7 +25,7 @@ from sqreal.errors import (
     ServerTimeoutError,
     UnreachableError,
 )
-from sqreal.port import free_port
+from sqreal.port import free_port, held_port
 from sqreal.process import ChildGroup, group_members
 from sqreal.server import ServerOptions, attach, start
 from sqreal.tiny_models import write_tiny_model
@@ -151,6 +151,17 @@ def test_a_free_port_is_none_that_the_system_gives_to_whoever_asks():
     drawn = {free_port(None) for _ in range(20)}
     assert len(drawn) > 1
     assert all(1024 <= port < first for port in drawn)
+
+
+def test_a_port_is_held_for_the_server_that_has_yet_to_bind_it():
+    with held_port(None) as port, socket.socket() as probe, socket.socket() as server:
+        with pytest.raises(OSError, match="in use"):
+            probe.bind(("127.0.0.1", port))  # whoever looks for a free port
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as uvicorn does
+        server.bind(("0.0.0.0", port))
+        server.listen()
+        with socket.create_connection(("127.0.0.1", port)), held_port(None) as another:
+            assert another != port
 
 
 def test_a_port_in_use_starts_nothing(options, groups, fake):

@@ -130,7 +130,7 @@ def refusal(tmp_path, *flags: str, model: str = "tiny-llama") -> str:
         in_place=True,
         extra=flags,
     )
-    with pytest.raises(ServerDiedError) as died, start(options, log_path=log, deadline_s=600):
+    with pytest.raises(ServerDiedError) as died, start(options, log_path=log):
         pass
     return str(died.value)
 
