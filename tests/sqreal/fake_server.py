@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqreal import byte_tokenizer
+from sqsim.agents import is_aux
 
 Headers = dict[str, str]
 
@@ -50,6 +51,7 @@ class FakeServer:
     aborted: list[str] = field(default_factory=list)
     flushes: int = 0
     _tree: list[list[int]] = field(default_factory=list)
+    aux_stands: bool = False  # an aux thread says its last token when it has been aborted, that is never
     metrics: bool = True
     metrics_text: str | None = None  # what it answers instead of its metrics
     _counted: dict[str, int] = field(default_factory=dict)
@@ -172,7 +174,10 @@ class FakeServer:
         finish: dict[str, Any] | None = None
         while finish is None:
             if self.token_s:
-                await asyncio.sleep(self.token_s)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._live[rid].wait(), self.token_s)
+            if self.aux_stands and is_aux(rid) and len(said) == len(forced) - 1:
+                await self._live[rid].wait()
             if self._live[rid].is_set():
                 finish = {"type": "abort", "message": "Abort in waiting queue"}
                 self._count(num_aborted_requests=1)

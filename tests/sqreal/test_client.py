@@ -121,7 +121,7 @@ def test_a_request_that_is_aborted_in_the_queue_ends_with_nothing():
                 await client.abort(CALL.rid)
             return await request
 
-    with FakeServer(token_s=0.3).running() as server:
+    with FakeServer(token_s=60).running() as server:
         answer = asyncio.run(abort(server))
     assert (answer.finish, answer.output_ids, answer.first_token_s) == ("abort", [], None)
 

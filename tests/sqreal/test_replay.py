@@ -104,9 +104,9 @@ def test_warm_up_is_kept_out(tmp_path):
 
 
 def test_a_task_that_ends_aborts_its_aux_thread(tmp_path):
-    """The last turns are short and the aux output is long: it cannot finish."""
+    """The last turns are short, and the aux thread does not finish."""
     policy = {**POLICIES["sidequest"], "k": 1, "aux_tokens": 200, "spawn_without_cursors": True}
-    with FakeServer(token_s=0.002).running() as server:
+    with FakeServer(token_s=0.002, aux_stands=True).running() as server:
         _, record = on(server, scenario(tmp_path, [chain(1)], policy=policy), time_scale=0.0)
         assert [rid.partition("/")[2] for rid in server.aborted] == ["0/a0/"]
     (aux,) = record.aux.to_pylist()

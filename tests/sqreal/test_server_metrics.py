@@ -41,7 +41,7 @@ def test_the_server_counts_what_the_record_says(tmp_path, policy):
 
 def test_what_was_aborted_is_allowed_for_by_name(tmp_path):
     policy = {**POLICIES["sidequest"], "k": 1, "aux_tokens": 200, "spawn_without_cursors": True}
-    with FakeServer(token_s=0.002).running() as server:
+    with FakeServer(token_s=0.002, aux_stands=True).running() as server:
         _, record = on(server, scenario(tmp_path, [chain(1)], policy=policy), time_scale=0.0)
     found = record.run["server_metrics"]
     assert found["differences"] == {}
@@ -53,7 +53,7 @@ def test_what_was_aborted_is_allowed_for_by_name(tmp_path):
 def test_one_that_was_retracted_and_then_aborted_in_the_queue(tmp_path):
     """SGLang says of it what it has said, and of its prompt nothing (tokenizer_manager.py, _handle_abort_req)."""
     policy = {**POLICIES["sidequest"], "k": 1, "aux_tokens": 200, "spawn_without_cursors": True}
-    with FakeServer(token_s=0.002, faults=Faults(retracts=True)).running() as server:
+    with FakeServer(token_s=0.002, aux_stands=True, faults=Faults(retracts=True)).running() as server:
         replay, record = on(server, scenario(tmp_path, [chain(1)], policy=policy), time_scale=0.0)
     assert replay.error is None
     found = record.run["server_metrics"]

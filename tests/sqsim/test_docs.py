@@ -130,7 +130,7 @@ def test_readmes_commands_and_options_exist(row):
     command = row.split("`")[1].removeprefix("sqsim ")
     words = [word for word in command.split() if word.islower() and word.isalpha()]
     for line in [["trace", word] for word in words[1:]] if words[0] == "trace" else [words]:
-        result = CliRunner().invoke(app, [*line, "--help"], env={"COLUMNS": "200"})
+        result = CliRunner().invoke(app, [*line, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
         assert result.exit_code == 0, line
         assert not [flag for flag in re.findall(r" (--?[a-z-]+)", row) if flag not in result.output]
 

@@ -77,7 +77,7 @@ def visit(page: str, directory, width: int = 1400):
         "--virtual-time-budget=20000", f"--window-size={width},1200", f"--user-data-dir={directory / 'profile'}",
         "--disable-background-networking", "--no-first-run", file.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
     console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
     match = re.search(r'data-found="([^"]*)"', done.stdout)
     assert match, f"the visit did not end: {console}"
