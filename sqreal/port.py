@@ -26,21 +26,17 @@ def held_port(port: int | None) -> Iterator[int]:
     not listen, is in nobody's way who sets SO_REUSEADDR as servers do; who looks for a free port without it (as other
     servers here do, and SGLang for its own meeting points) finds this one taken.
     """
-    port = free_port(port)
-    with socket.socket() as held:
-        _bind(held, port, reuse=True)
+    port = free_port() if port is None else port
+    with _bound(port, reuse=True):
         yield port
 
 
-def free_port(port: int | None) -> int:
-    """`port` if it can be bound, a PortInUseError if not; None: any port that can.
+def free_port() -> int:
+    """Any port that nobody has bound; a PortInUseError where there is none.
 
     Until SGLang binds its port, its own processes open sockets on ports that the system draws, so a free one is taken
     from below those.
     """
-    if port is not None:
-        _probe(port, reuse=True)  # the one before may have ended a moment ago
-        return port
     try:
         end = int(_EPHEMERAL.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError):
@@ -49,25 +45,22 @@ def free_port(port: int | None) -> int:
     error: PortInUseError | None = None
     for candidate in random.SystemRandom().sample(below, min(_TRIES, len(below))):
         try:
-            _probe(candidate, reuse=False)
+            with _bound(candidate, reuse=False):
+                return candidate
         except PortInUseError as refused:
             error = refused
-        else:
-            return candidate
     assert error is not None, "at least one was tried"
     raise error
 
 
-def _probe(port: int, *, reuse: bool) -> None:
-    with socket.socket() as probe:
-        _bind(probe, port, reuse=reuse)
-
-
-def _bind(sock: socket.socket, port: int, *, reuse: bool) -> None:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
-    try:
-        sock.bind((HOST, port))
-    except OSError as error:
-        raise PortInUseError(
-            f"port {port} cannot be used ({error.strerror}); choose another one with --port"
-        ) from error
+@contextmanager
+def _bound(port: int, *, reuse: bool) -> Iterator[None]:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse))
+        try:
+            sock.bind((HOST, port))
+        except OSError as error:
+            raise PortInUseError(
+                f"port {port} cannot be used ({error.strerror}); choose another one with --port"
+            ) from error
+        yield

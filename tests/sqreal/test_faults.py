@@ -47,7 +47,7 @@ def work(tmp_path):
     ],
 )
 def test_ended_while_its_server_starts(run_file, work, words, number):
-    given = [word.format(scenario=run_file, port=free_port(None)) for word in words]
+    given = [word.format(scenario=run_file, port=free_port()) for word in words]
     with sqreal(*given, work=work, fake="sleep") as process:
         eventually(lambda: len(servers_in(work)) == 2)  # the watcher and the server
         process.send_signal(number)
@@ -85,7 +85,7 @@ def test_killed_outright_while_its_server_starts(run_file, tmp_path):
 
 
 def test_serve_says_where_it_serves_and_stops_when_asked(work, tmp_path):
-    port = free_port(None)
+    port = free_port()
     log = tmp_path / "steps.jsonl"
     with sqreal(
         *("serve", "tiny-llama", "--kv-capacity", "4096", "--port", str(port), "--step-log", str(log)),
@@ -111,7 +111,7 @@ def test_serve_says_where_it_serves_and_stops_when_asked(work, tmp_path):
 
 def test_serve_listens_elsewhere_only_when_told(work):
     with sqreal(
-        *("serve", "tiny-llama", "--kv-capacity", "4096", "--port", str(free_port(None)), "--host", "0.0.0.0"),
+        *("serve", "tiny-llama", "--kv-capacity", "4096", "--port", str(free_port()), "--host", "0.0.0.0"),
         work=work,
         fake="serve",
     ) as process:
@@ -125,7 +125,7 @@ def test_serve_listens_elsewhere_only_when_told(work):
 
 def test_a_served_server_that_dies_is_an_error_with_its_last_words(work):
     with sqreal(
-        "serve", "tiny-llama", "--kv-capacity", "4096", "--port", str(free_port(None)), work=work, fake="serve"
+        "serve", "tiny-llama", "--kv-capacity", "4096", "--port", str(free_port()), work=work, fake="serve"
     ) as process:
         assert process.stdout.readline().startswith("serving ")
         launched = max(servers_in(work))  # the watcher started it

@@ -148,7 +148,7 @@ def test_something_else_that_answers(options, groups, fake):
 def test_a_free_port_is_none_that_the_system_gives_to_whoever_asks():
     """Else what a server opens while it loads may take the port that it is to bind when it is ready."""
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    drawn = {free_port(None) for _ in range(20)}
+    drawn = {free_port() for _ in range(20)}
     assert len(drawn) > 1
     assert all(1024 <= port < first for port in drawn)
 

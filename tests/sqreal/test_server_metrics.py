@@ -19,7 +19,7 @@ WARM_UP = 9
 def test_the_server_counts_what_the_record_says(tmp_path, policy):
     run = scenario(tmp_path, [*family(), busy()], policy=POLICIES[policy])
     with FakeServer(token_s=0.0005).running() as server:
-        # An aux thread that is aborted before its first token is in the rows, and in no counter: none is.
+        # No aux thread is aborted here: before its first token it is in the rows, and in no counter.
         _, record = on(server, run, time_scale=0.05, await_aux=True)
     found = record.run["server_metrics"]
     assert (found["enabled"], found["differences"]) == (True, {})
