@@ -1,3 +1,96 @@
-"""sqsim: replay recorded agent traces through a simulated SGLang under KV-eviction policies."""
+"""sqsim: replay recorded agent traces through a simulated SGLang under KV-eviction policies.
+
+Everything below is imported on first use, so that `import sqsim` costs next to nothing; docs/python.md is the guide.
+
+- `Scenario`: what to run; `Scenario(traces="tasks.jsonl", policy={"name": "keep_last"})`
+- `load_scenario`: a scenario from its YAML file
+- `simulate`: run a scenario; gives a `RunRecord`
+- `RunRecord`: what a run leaves behind: `.metrics()`, `.to_pandas()`, `.save()`, `RunRecord.load()`
+- `metrics`: all numbers of a record
+- `compare`: two records or more side by side
+- `Policy`, `View`: the base of a policy of your own, and what it sees at a boundary
+- `SqsimError`: base of every error that is raised on purpose
+- `InputError`: what was given cannot be used; of its kind are `ScenarioError`, `TraceError` and `RecordError`
+- `RunError`: a run started and could not be finished
+- `Interrupted`: the user ended long work of which the finished part is kept
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqsim.agent.policies.base import Policy, View
+    from sqsim.compare.runs import compare
+    from sqsim.errors import (
+        InputError,
+        Interrupted,
+        RecordError,
+        RunError,
+        ScenarioError,
+        SqsimError,
+        TraceError,
+    )
+    from sqsim.metrics import metrics
+    from sqsim.record import RunRecord
+    from sqsim.scenario import Scenario, load_scenario
+    from sqsim.simulate import simulate
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "InputError",
+    "Interrupted",
+    "Policy",
+    "RecordError",
+    "RunError",
+    "RunRecord",
+    "Scenario",
+    "ScenarioError",
+    "SqsimError",
+    "TraceError",
+    "View",
+    "__version__",
+    "compare",
+    "load_scenario",
+    "metrics",
+    "simulate",
+]
+
+_HOMES = {
+    "sqsim.agent.policies.base": ("Policy", "View"),
+    "sqsim.compare.runs": ("compare",),
+    "sqsim.errors": (
+        *("InputError", "Interrupted", "RecordError", "RunError", "ScenarioError", "SqsimError", "TraceError"),
+    ),
+    "sqsim.metrics": ("metrics",),
+    "sqsim.record": ("RunRecord",),
+    "sqsim.scenario": ("Scenario", "load_scenario"),
+    "sqsim.simulate": ("simulate",),
+}
+"""Where each name is defined."""
+
+if not TYPE_CHECKING:  # to a type checker any name would exist
+    _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)
+
+    class _FrontDoor(ModuleType):
+        """Keeps exported names free: Python also sets a submodule on its package, and some are called the same."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name in _HOME_OF and isinstance(value, ModuleType):
+                return
+            super().__setattr__(name, value)
+
+    sys.modules[__name__].__class__ = _FrontDoor

@@ -140,8 +140,8 @@ def compare_command(
     sign, and the spread of repeated real runs as the noise floor.
     """
     found = compare(
-        [read_record(path, allow_incomplete=True) for path in records],
-        [str(path) for path in records],
+        *(read_record(path, allow_incomplete=True) for path in records),
+        names=[str(path) for path in records],
         directories=records,
         allow_other_traces=allow_other_traces,
     )

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sqsim import __version__
+from sqsim.base.plain_text import shown
 from sqsim.errors import SqsimError
 from sqsim.evidence import evidence_lines
 from sqsim.trace.files import check_free, written_whole
@@ -75,7 +76,7 @@ def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
         number = bool(rows) and all(isinstance(row[index], int | float) or row[index] is None for row in rows)
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_shown(value)) for value in row))
+        table.add_row(*(Text(shown(value)) for value in row))
     # A pipe or a file has no width to keep to.
     console = Console(file=sys.stdout) if sys.stdout.isatty() else Console(file=sys.stdout, width=_ANY_WIDTH)
     console.print(table)
@@ -83,17 +84,7 @@ def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]
 
 def print_pairs(title: str, pairs: Sequence[tuple[str, Any]]) -> None:
     """Names and values, one a line."""
-    print_rows(title, ["metric", "value"], [[name, _shown(value)] for name, value in pairs])
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value)
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    print_rows(title, ["metric", "value"], [[name, shown(value)] for name, value in pairs])
 
 
 class _Lines:

@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sqsim.base.plain_text import columns, shown
+from sqsim.evidence import evidence_lines, evidence_of
 from sqsim.record import COMPLETED, EVICTIONS, RunRecord
 from sqsim.trace.references import last_uses, references, uses_after
 from sqsim.trace.schema import Task
@@ -124,6 +126,38 @@ def metrics(record: RunRecord) -> dict[str, Value]:
     return {key: found[key] for key in (*DEFINITIONS, *reasons)}
 
 
+class Metrics(dict[str, Value]):
+    """The numbers of one run by name, each with its unit and meaning, and the evidence that all of them rest on."""
+
+    def __init__(self, record: RunRecord) -> None:
+        super().__init__(metrics(record))
+        simulated = bool(self["simulated"])
+        self.evidence = evidence_lines([evidence_of(record.run)]) if simulated else ["every number is measured"]
+        """What the numbers rest on, in sentences."""
+
+    def unit(self, name: str) -> str:
+        """What a number is measured in: `s`, `tokens/s`, `share`; empty for a plain value. KeyError: no such metric."""
+        return self._definition(name).unit
+
+    def meaning(self, name: str) -> str:
+        """What a number says, in words. KeyError: no such metric."""
+        return self._definition(name).meaning
+
+    def _definition(self, name: str) -> Metric:
+        if name.startswith("failed_") and name in self:
+            return Metric("tasks", f"tasks that failed: {name.removeprefix('failed_')}")
+        return DEFINITIONS[name]
+
+    def __str__(self) -> str:
+        rows = [[name, shown(value), self.unit(name)] for name, value in self.items() if value is not None]
+        return "\n".join([columns(rows, right={1}), *(f"- {line}" for line in self.evidence)])
+
+
+def output_tok_s(record: RunRecord) -> float | None:
+    """Main output over run time, in tokens/s."""
+    return _ratio(_total(record.turns, "output_tokens"), _run_time(record))
+
+
 def floats(table: pa.Table, name: str) -> Floats:
     """A column of a record's table; nan where it is null."""
     values: Floats = table[name].cast(pa.float64()).to_numpy()
@@ -183,7 +217,7 @@ def _throughput(record: RunRecord) -> dict[str, Value]:
         "run_time_s": run_time,
         "output_tokens": main,
         "aux_output_tokens": aux,
-        "output_tok_s": _ratio(main, run_time),
+        "output_tok_s": output_tok_s(record),
         "total_tok_s": _ratio(main + aux, run_time),
         "output_tok_s_peak": _peak_rate(record, min(WINDOW_S, run_time)) if run_time else None,
         "prefill_tokens": _total(record.turns, "computed_tokens"),

@@ -12,10 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from sqsim.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sqsim.metrics import Metrics
 
 SCHEMA = "sqrun/1"
 COMPLETED = "completed"
@@ -127,6 +136,7 @@ ENGINE = _schema(
 )
 """One row a step, an interval of alike steps, or an interval without work (mode idle)."""
 
+TableName = Literal["tasks", "turns", "aux", "evictions", "engine"]
 TABLES = {"tasks": TASKS, "turns": TURNS, "aux": AUX, "evictions": EVICTIONS, "engine": ENGINE}
 _REPLICA = pa.field("replica", _COUNT, nullable=False)
 REPLICATED = {
@@ -191,7 +201,7 @@ class Rows:
         return pa.Table.from_batches(self._batches, schema=self.schema)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class RunRecord:
     """A run in memory. `run` and `timing` are JSON objects; the tables have the schemas above."""
 
@@ -206,6 +216,49 @@ class RunRecord:
     def table(self, name: str) -> pa.Table:
         """One of the five tables by its name in `TABLES`."""
         return getattr(self, name)
+
+    def metrics(self) -> Metrics:
+        """Compute all numbers of the run: a dict, by name, which also knows units, meanings and evidence."""
+        from sqsim.metrics import Metrics  # noqa: PLC0415 - it needs this class
+
+        return Metrics(self)
+
+    def to_pandas(self, table: TableName = "turns") -> pd.DataFrame:
+        """Give one of the five tables as a DataFrame; a column with empty values has them as NaN or None.
+
+        InputError: there is no such table. RunError: pandas is not installed.
+        """
+        if table not in TABLES:
+            raise InputError(f"to_pandas: {table!r} is no table of a record; there are {', '.join(TABLES)}")
+        if find_spec("pandas") is None:
+            raise RunError("to_pandas: pandas is not installed here; run `pip install pandas`")
+        return self.table(table).to_pandas()
+
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
+        """Write it to a directory, whole or not at all; RecordError where something else is there."""
+        from sqsim.record_files import write_record  # noqa: PLC0415 - it needs this class
+
+        write_record(self, directory, overwrite)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> RunRecord:
+        """Read a record that `save`, `sqsim run` or `sqreal run` wrote; RecordError where it is none, or damaged."""
+        from sqsim.record_files import read_record  # noqa: PLC0415 - it needs this class
+
+        return read_record(directory)
+
+    def __repr__(self) -> str:
+        from sqsim.metrics import output_tok_s  # noqa: PLC0415 - it needs this class
+
+        asked = self.run.get("scenario", {})  # a record under construction, or made by hand, says less
+        load = ", ".join(f"{key} {value}" for key, value in asked.get("load", {}).items())
+        setting = f"{asked.get('policy', {}).get('name')} / {asked.get('engine', {}).get('cache')}"
+        done, rate = self.tasks["outcome"].to_pylist().count(COMPLETED), output_tok_s(self)
+        speed = "no throughput" if rate is None else f"{rate:,.1f} output tokens/s"
+        return (
+            f"<RunRecord {self.run.get('kind', 'run')}, {setting}, {load or 'no load'}: "
+            f"{done} of {self.tasks.num_rows} tasks completed, {speed}>"
+        )
 
 
 def fault(table: pa.Table, name: str) -> str | None:

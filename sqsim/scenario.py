@@ -10,15 +10,16 @@ A scenario names its files as the YAML does, so that a record does not depend on
 from __future__ import annotations
 
 import copy
-import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from sqsim.base.complaints import alike, complaint
 from sqsim.errors import InputError, ScenarioError, TraceError
 from sqsim.scenario_parts import (
     FITS,
@@ -44,7 +45,10 @@ from sqsim.scenario_parts import (
     Word,
     conflict,
 )
-from sqsim.strict_yaml import Document, KeyPath, dotted, parse, set_value, show
+from sqsim.strict_yaml import Document, KeyPath, dotted, key_path, parse, put_value, set_value, show
+
+if TYPE_CHECKING:
+    from sqsim.scenario_keys import ScenarioChanges, ScenarioKeys
 
 __all__ = [
     "ClosedLoad",
@@ -62,7 +66,24 @@ __all__ = [
 
 
 def _as_tuple(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+    """One trace or several; from Python also as paths."""
+    names = (
+        value if isinstance(value, list | tuple) else (value,) if isinstance(value, str | PathLike) else None
+    )
+    return value if names is None else tuple(fspath(n) if isinstance(n, PathLike) else n for n in names)
+
+
+def _as_given(part: Part) -> dict[str, Any]:
+    """A part as a file would say it: what was set, and what tells its kind from others even where that is a default."""
+    tags: dict[str, Any] = {
+        key: getattr(part, key) for key in ("name", "concurrency") if key in type(part).model_fields
+    }
+    content = {**tags, **part.model_dump(mode="json", exclude_unset=True)}
+    if (
+        isinstance(part, Engine) and not part.swa_pool
+    ):  # the one ratio that goes with it, which the engine sets itself
+        content.pop("swa_full_tokens_ratio", None)
+    return content
 
 
 class _Places(dict[KeyPath, str]):
@@ -75,7 +96,11 @@ class _Places(dict[KeyPath, str]):
 
 
 class Scenario(Part):
-    """Everything that decides a run."""
+    """Everything that decides a run: `Scenario(traces="tasks.jsonl", engine={"cache": "session"}, seed=1)`.
+
+    A key's value is what a file may say, or an object of it (`Engine(...)`); traces may be paths. Relative paths are
+    relative to the working directory. ScenarioError: one line a fault, as for a file.
+    """
 
     traces: Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_as_tuple)] = Field(
         description="a trace file, or a list of at least one"
@@ -111,6 +136,10 @@ class Scenario(Part):
         default=None, description="none, or the longest wait for tools in seconds, 0 or more"
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="a whole number, 0 or more")
+
+    if TYPE_CHECKING:  # what a caller may give is more than what is kept
+
+        def __init__(self, **keys: Unpack[ScenarioKeys]) -> None: ...
 
     _base: Path = PrivateAttr(default_factory=Path)
     _places: _Places = PrivateAttr(default_factory=_Places)
@@ -181,6 +210,46 @@ class Scenario(Part):
             known = Document(None, {(): "scenario", **self._places})
             raise ScenarioError(f"{known.place(tuple(key.split('.')))}: {key}: {error}") from error
 
+    def with_(self, changes: Mapping[str, Any] | None = None, /, **keys: Unpack[ScenarioChanges]) -> Scenario:
+        """Derive a scenario: `with_({"load.concurrency": 8, "policy.n": 2}, seed=1)`.
+
+        A dotted key changes one value, as `--set` does; a key by its name is given anew as a whole. What nobody set
+        takes its default again. ScenarioError as for a file.
+        """
+        document = Document(self._given(), {(): "scenario", **self._places})
+        for key, value in (*keys.items(), *(changes or {}).items()):  # a dotted key may be of a part given here
+            if not isinstance(key, str) or not all(path := key_path(key)):
+                raise ScenarioError(f"with_: {show(key)} is no key of a scenario, such as 'load.concurrency'")
+            put_value(
+                document, path, _as_given(value) if isinstance(value, Part) else copy.deepcopy(value), "with_"
+            )
+        return _checked(document, self._base)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Scenario:
+        """Copy it; with `update` it is `with_(update)`."""
+        return self.with_(update) if update else super().model_copy(deep=deep)
+
+    def _given(self) -> dict[str, Any]:
+        """What was set, as a file would say it."""
+        content = self.model_dump(mode="json", exclude_unset=True)
+        for key in content.keys() & {"engine", "load", "policy"}:
+            content[key] = _as_given(getattr(self, key))
+        return content
+
+    @classmethod
+    def _refused(cls, values: Mapping[str, Any], error: ValidationError) -> ScenarioError:
+        return _refusal(Document(dict(values), {(): "scenario"}), error)
+
+    def __repr__(self) -> str:
+        load = ", ".join(f"{key} {value}" for key, value in self.load.model_dump(mode="json").items())
+        tasks = "all tasks" if self.tasks is None else f"{self.tasks} tasks"
+        return (
+            f"<Scenario {self.policy.name} / {self.engine.cache}, {self.model} on {self.engine.gpu}, {load}, "
+            f"{tasks} of {', '.join(self.traces)}>"
+        )
+
+    __str__ = __repr__
+
     def resolved(self) -> dict[str, Any]:
         """Everything with its defaults, as JSON. Reading it back gives this scenario."""
         content = self.model_dump(mode="json")
@@ -228,18 +297,26 @@ def _build(
         raise ScenarioError(f"{where}: a scenario is a mapping such as `traces: tasks.jsonl`, not {value}")
     for index, override in enumerate(overrides):
         set_value(document, override, None if places is None else places[index])
+    return _checked(document, base)
+
+
+def _checked(document: Document, base: Path) -> Scenario:
     try:
         scenario = Scenario.model_validate(document.value)
     except ValidationError as error:
-        faults = error.errors(include_url=False)
-        items = {fault["loc"][:-1] for fault in faults if fault["loc"]}
-        # A list whose items are wrong is not also too short.
-        faults = [fault for fault in faults if not (fault["type"] == "too_short" and fault["loc"] in items)]
-        raise ScenarioError("\n".join(_explain(document, fault) for fault in faults)) from None
+        raise _refusal(document, error) from None
     # Its own module: where it came from is no field of a scenario.
     scenario._base = base  # noqa: SLF001
     scenario._places = _Places(document.places)  # noqa: SLF001
     return scenario
+
+
+def _refusal(document: Document, error: ValidationError) -> ScenarioError:
+    faults = error.errors(include_url=False)
+    items = {fault["loc"][:-1] for fault in faults if fault["loc"]}
+    # A list whose items are wrong is not also too short.
+    faults = [fault for fault in faults if not (fault["type"] == "too_short" and fault["loc"] in items)]
+    return ScenarioError("\n".join(_explain(document, fault) for fault in faults))
 
 
 def _explain(document: Document, fault: ErrorDetails) -> str:
@@ -255,7 +332,7 @@ def _explain(document: Document, fault: ErrorDetails) -> str:
         path, text = _choice(path, value)
     else:
         field = model.model_fields[str(next(part for part in reversed(path) if isinstance(part, str)))]
-        text = f"{_complaint(fault)}; allowed: {field.description}"
+        text = f"{complaint(fault)}; allowed: {field.description}"
     return f"{document.place(path)}: {dotted(path)}: {text}"
 
 
@@ -269,31 +346,9 @@ def _locate(loc: tuple[int | str, ...]) -> tuple[KeyPath, type[Part]]:
     return (loc[0], *loc[2:]), variants[str(loc[1])]  # loc[1] is the variant's tag and no key
 
 
-def _complaint(fault: ErrorDetails) -> str:
-    match fault["type"]:
-        case "missing":
-            return "missing; add it"
-        case "choice" | "model_type" | "model_attributes_type":
-            problem = "should be a mapping"
-        case "too_short":
-            return "the list is empty"
-        case "string_pattern_mismatch":
-            problem = "holds a control character"
-        case _:
-            problem = fault["msg"].removeprefix("Input ")
-    expected = str(fault.get("ctx", {}).get("expected", "")).replace(" or ", ", ").replace("'", "").split(", ")
-    return f"{show(fault['input'])} {problem}{_close(fault['input'], expected)}"
-
-
-def _close(value: Any, known: Iterable[str]) -> str:
-    names = [name for name in known if name]
-    found = difflib.get_close_matches(value[:60], names, 1) if isinstance(value, str) else []
-    return f"; did you mean {found[0]}?" if found else ""
-
-
 def _suggest(key: str, model: type[Part]) -> str:
     """Suggest the key that was meant: a similar one here, else where a key of this name does belong."""
-    if close := _close(key, model.model_fields):
+    if close := alike(key, model.model_fields):
         return close
     rooms: dict[str, type[Part]] = {
         "": Scenario,
@@ -314,12 +369,12 @@ def _choice(path: KeyPath, value: dict[str, Any]) -> tuple[KeyPath, str]:
         return (
             *path,
             "name",
-        ), f"{show(value['name'])} is no policy{_close(value['name'], POLICIES)}; allowed: {known}"
+        ), f"{show(value['name'])} is no policy{alike(value['name'], POLICIES)}; allowed: {known}"
     named = [key for key in LOADS if key in value]
     if named:
         problem = f"{' and '.join(named)} exclude each other"
     else:
         problem = f"{show(value)} says no load" + next(
-            (close for key in value if (close := _close(key, LOADS))), ""
+            (close for key in value if (close := alike(key, LOADS))), ""
         )
     return path, f"{problem}; allowed: {Scenario.model_fields['load'].description}"

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Discriminator,
     Field,
@@ -23,6 +22,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from sqsim.base.checked import Checked
 
 AfterEviction = Literal["in_place", "reprefill"]
 Cache = Literal["radix", "session"]
@@ -68,7 +69,7 @@ def conflict(path: str, problem: str, fix: str) -> PydanticCustomError:
     return PydanticCustomError("conflict", "{problem}; {fix}", {"path": path, "problem": problem, "fix": fix})
 
 
-class Part(BaseModel):
+class Part(Checked):
     """Base of every part of a scenario."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)

@@ -134,6 +134,11 @@ def dotted(path: KeyPath) -> str:
     return text.removeprefix(".")
 
 
+def key_path(name: str) -> tuple[str, ...]:
+    """Split a dotted key: `engine.page_size`."""
+    return tuple(part.strip() for part in name.split("."))
+
+
 def given_by(option: str, override: str) -> str:
     """What messages call the place of an override that came by this option."""
     text = " ".join(override.split())
@@ -148,10 +153,14 @@ def set_value(document: Document, override: str, where: str | None = None) -> No
     if where is None:
         where = given_by("--set", override)
     name, equals, text = override.partition("=")
-    path = tuple(part.strip() for part in name.split("."))
+    path = key_path(name)
     if not equals or not all(path):
         raise ScenarioError(f"{where}: must read key.key=value, such as engine.cache=session")
-    value = parse(text, where, numbered=False).value
+    put_value(document, path, parse(text, where, numbered=False).value, where)
+
+
+def put_value(document: Document, path: tuple[str, ...], value: Any, where: str) -> None:
+    """Set one value of a document; `where` is what messages call its place. ScenarioError: no mapping holds it."""
     target: Any = document.value
     for depth, part in enumerate(path):
         if not isinstance(target, dict):

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sqsim.base.plain_text import columns, shown
 from sqsim.compare.accounting import Accounting, accounting, comparable
 from sqsim.compare.experiment import Run, timing_refused, warnings
 from sqsim.compare.measured import Measured, measured
@@ -31,6 +32,11 @@ class MetricRow:
 
     values: list[Value]
     change_percent: list[float | None]
+
+    def cells(self) -> list[str]:
+        """The first value, then each other one and its change, for reading."""
+        first, *others = zip(self.values, self.change_percent, strict=True)
+        return [shown(first[0]), *(shown(cell) for pair in others for cell in pair)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +64,34 @@ class Comparison:
         """Everything as JSON objects, lists and numbers."""
         return asdict(self)
 
+    def __str__(self) -> str:
+        """Runs, what to know of them, metrics and their changes, what differs; `sqsim compare` prints more."""
+        names = list(self.runs)
+        head = ["metric", "unit", names[0], *(text for name in names[1:] for text in (name, "change %"))]
+        rows = [
+            [name, DEFINITIONS[name].unit if name in DEFINITIONS else "tasks", *row.cells()]
+            for name, row in self.metrics.items()
+            if name not in {"simulated", "wall_s"} and any(value is not None for value in row.values)
+        ]
+        differing = [["differs", *names], *([key, *map(shown, row)] for key, row in self.differing.items())]
+        notes = [*self.warnings, *self.rests_on, *(f"{run}: {why}" for run, why in self.timing_refused.items())]
+        return "\n".join(
+            [
+                columns([head, *rows], right=range(2, len(head))),
+                *(["", columns(differing)] if self.differing else []),
+                "",
+                *(f"- {note}" for note in notes),
+            ]
+        )
+
 
 def compare(
-    records: Sequence[RunRecord],
+    *records: RunRecord,
     names: Sequence[str] | None = None,
-    *,
     directories: Sequence[Path] | None = None,
     allow_other_traces: bool = False,
 ) -> Comparison:
-    """Compare two runs or more; `names` (default `1`, `2`, ...) are what the result calls them.
+    """Compare two runs or more, `compare(base, other)`; print the result to read it. `names` (default `1`, `2`, ...) are what the result calls them.
 
     `directories` are where the records lie: a real one may have its recorded schedule beside it. RecordError: fewer
     than two runs, or runs of different trace files unless `allow_other_traces`. InputError: a malformed schedule.

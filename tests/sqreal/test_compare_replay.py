@@ -17,7 +17,7 @@ def test_a_replay_is_held_against_its_simulation(tmp_path):
     with FakeServer(token_s=0.0005).running() as server:
         records = [on(server, run, time_scale=1.0)[1] for _ in range(2)]
         hurried = on(server, run, time_scale=0.5)[1]
-    found = compare([*records, hurried, simulate(run)], ["a", "b", "hurried", "sim"])
+    found = compare(*records, hurried, simulate(run), names=["a", "b", "hurried", "sim"])
     repeats, refused = found.measured
     assert (repeats.real, refused.real) == (["a", "b"], ["hurried"])
     assert repeats.unlike == [

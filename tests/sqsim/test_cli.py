@@ -202,9 +202,10 @@ def test_what_a_terminal_cannot_show_is_escaped(scenario):
 
 def test_an_interrupt_says_so_and_leaves_nothing(scenario):
     script = (
-        "from sqsim import cli, simulate\n"
+        "from sqsim import cli\n"
+        "from sqsim.simulate import Simulation\n"
         "def stop(*_, **__): raise KeyboardInterrupt\n"
-        "simulate.Simulation.run = stop\n"
+        "Simulation.run = stop\n"
         "cli.main()"
     )
     done = subprocess.run(

@@ -30,7 +30,7 @@ def with_column(record, name, values):
 
 
 def test_a_run_differs_from_itself_in_nothing():
-    found = compare([tiny_record(), tiny_record()], ["a", "b"])
+    found = compare(tiny_record(), tiny_record(), names=["a", "b"])
     assert found.runs == ["a", "b"]
     assert all(row.values[0] == row.values[1] for row in found.metrics.values())
     assert all(row.change_percent[1] in {0.0, None} for row in found.metrics.values())
@@ -43,7 +43,7 @@ def test_a_run_differs_from_itself_in_nothing():
 
 def test_every_metric_stands_side_by_side():
     records = [tiny_record(), with_column(tiny_record(), "output_tokens", [22, 0, 10])]
-    rows = compare(records).metrics
+    rows = compare(*records).metrics
     assert {key: row.values for key, row in rows.items()} == {
         key: [value, metrics(records[1])[key]] for key, value in metrics(records[0]).items()
     }
@@ -71,7 +71,7 @@ def test_changes_are_signed_percent_of_the_base(base, value, change):
 def test_a_reason_that_only_one_run_failed_by_counts_zero_in_the_other():
     done = tiny_record()
     done.tasks = done.tasks.filter(pc.equal(done.tasks["outcome"], "completed"))
-    found = compare([done, tiny_record()], ["done", "failed"])
+    found = compare(done, tiny_record(), names=["done", "failed"])
     assert found.metrics["failed_context_limit"].values == [0, 1]
     assert found.missing_tasks == {"done": ["b"], "failed": []}
 
@@ -80,7 +80,7 @@ def test_what_the_runs_differ_in_is_named_by_key_path():
     scenario = copy.deepcopy(tiny_record().run["scenario"])
     scenario["engine"]["cache"] = "radix"
     scenario["policy"] = {"name": "none"}
-    found = compare([tiny_record(), other(scenario=scenario, kind="real"), tiny_record()])
+    found = compare(tiny_record(), other(scenario=scenario, kind="real"), tiny_record())
     assert found.differing == {
         "kind": ["simulated", "real", "simulated"],
         "scenario.engine.cache": ["session", "radix", "session"],
@@ -95,20 +95,18 @@ def test_runs_on_other_traces_are_refused_unless_allowed():
     with pytest.raises(
         RecordError, match=r"b: ran on other traces than a \(sha256 cdcdcdcdcdcd, not abababababab\); "
     ):
-        compare(records, ["a", "b"])
-    assert compare(records, allow_other_traces=True).accounting[0].turns.rows == 3
+        compare(*records, names=["a", "b"])
+    assert compare(*records, allow_other_traces=True).accounting[0].turns.rows == 3
 
 
 def test_a_trace_is_known_by_its_content_not_by_its_path():
-    assert (
-        compare([tiny_record(), other(traces=[{"path": "moved.jsonl", "sha256": "ab" * 32}])]).differing == {}
-    )
+    assert compare(tiny_record(), other(traces=[{"path": "moved.jsonl", "sha256": "ab" * 32}])).differing == {}
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_comparison_takes_two(number):
     with pytest.raises(RecordError, match="at least two"):
-        compare([tiny_record()] * number)
+        compare(*[tiny_record()] * number)
 
 
 @pytest.mark.parametrize("column", ACCOUNTED["turns"])
@@ -117,7 +115,7 @@ def test_accounts_are_compared_turn_by_turn(column):
     base = tiny_record()
     values = base.turns[column].to_pylist()
     changed = with_column(tiny_record(), column, [values[0], values[1], values[2] + 7])
-    (account,) = compare([base, changed]).accounting
+    (account,) = compare(base, changed).accounting
     assert account.turns.differences == [Difference("a", 1, column, values[2], values[2] + 7)]
     assert (account.turns.rows_differing, account.by_last_token) == (1, 0)
     assert account.turns.by_column == {name: int(name == column) for name in ACCOUNTED["turns"]}
@@ -127,7 +125,7 @@ def test_the_last_token_of_an_answer_is_told_apart():
     """Law 10 allows the one token that a stop leaves or not (RULES.md, rule 27), and names it."""
     values = tiny_record().turns["resident_tokens_after"].to_pylist()
     changed = with_column(tiny_record(), "resident_tokens_after", [values[0] - 1, values[1], values[2] + 2])
-    (account,) = compare([tiny_record(), changed]).accounting
+    (account,) = compare(tiny_record(), changed).accounting
     assert (account.turns.rows_differing, account.by_last_token) == (2, 1)
 
 
@@ -155,20 +153,20 @@ def test_the_next_turn_may_lack_the_last_token(page, first, resident, cached, co
     changed = with_column(records[1], "resident_tokens_after", [first, 0, resident])
     changed = with_column(changed, "cached_tokens", [0, 0, cached])
     changed = with_column(changed, "computed_tokens", [100, 0, computed])
-    (account,) = compare([records[0], changed]).accounting
+    (account,) = compare(records[0], changed).accounting
     assert account.by_last_token == explained
 
 
 def test_turns_of_one_run_only_are_counted():
     fewer = tiny_record()
     fewer.turns = fewer.turns.filter(pc.equal(fewer.turns["turn"], 0))
-    (account,) = compare([tiny_record(), fewer]).accounting
+    (account,) = compare(tiny_record(), fewer).accounting
     assert (account.turns.rows, account.turns.rows_in_one) == (2, 1)
 
 
 def test_a_comparison_is_json():
     changed = with_column(tiny_record(), "cached_tokens", [1, 2, 3])
-    plain = json.loads(json.dumps(compare([tiny_record(), changed], ["a", "b"]).to_json(), allow_nan=False))
+    plain = json.loads(json.dumps(compare(tiny_record(), changed, names=["a", "b"]).to_json(), allow_nan=False))
     assert plain["metrics"]["cached_tokens"]["values"] == [110, 6]
     assert plain["accounting"][0]["turns"]["differences"][0] == {
         "task": "a",

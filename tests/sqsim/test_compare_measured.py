@@ -43,7 +43,7 @@ def evicting(tmp_path_factory) -> RunRecord:
 
 def held(*records: RunRecord, **options) -> Measured:
     """The one pair of these records."""
-    (found,) = compare(records, **options).measured
+    (found,) = compare(*records, **options).measured
     return found
 
 
@@ -133,7 +133,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("run", "said"), REFUSED)
 def test_false_times_are_refused_by_name_and_tokens_are_not(plain, run, said):
-    found = compare([real(plain, **run), plain], ["server", "paper"])
+    found = compare(real(plain, **run), plain, names=["server", "paper"])
     (pair,) = found.measured
     assert pair.timing is None
     assert pair.timing_refused.startswith("server: ")
@@ -183,7 +183,7 @@ def test_a_server_without_a_step_log(plain):
 def test_runs_in_which_nothing_ran_agree_on_nothing(plain):
     idle = RunRecord(run=copy.deepcopy(plain.run))
     found = held(RunRecord(run=real(plain).run), idle)
-    json.dumps(compare([idle, idle]).to_json(), allow_nan=False)
+    json.dumps(compare(idle, idle).to_json(), allow_nan=False)
     assert verdicts(found)[0] == "Token accounting: nothing to compare, as no turn was run."
     assert "no time is known in all runs" in verdicts(found)[2]
     found = held(real(plain), real(plain), idle)
@@ -197,7 +197,7 @@ def test_runs_in_which_nothing_ran_agree_on_nothing(plain):
 def test_only_runs_of_one_experiment_are_paired(plain):
     other = copy.deepcopy(plain.run["scenario"])
     other["seed"] = 7
-    found = compare([real(plain, scenario=other), plain])
+    found = compare(real(plain, scenario=other), plain)
     assert found.measured == []
     assert found.differing["scenario.seed"] == [7, 0]
 
@@ -225,12 +225,12 @@ def test_the_servers_own_limits_make_no_other_experiment(plain):
     ],
 )
 def test_repeats_ran_on_alike_servers(plain, run, groups):
-    assert len(compare([real(plain), real(plain, **run), plain]).measured) == groups
+    assert len(compare(real(plain), real(plain, **run), plain).measured) == groups
 
 
 def test_every_simulation_meets_every_group(plain):
     records = [real(plain), plain, copy.deepcopy(plain)]
-    assert [(pair.real, pair.simulated) for pair in compare(records).measured] == [(["1"], "2"), (["1"], "3")]
+    assert [(pair.real, pair.simulated) for pair in compare(*records).measured] == [(["1"], "2"), (["1"], "3")]
 
 
 # -- lock-step
@@ -271,7 +271,7 @@ def test_no_schedule_is_said_and_a_broken_one_is_an_error(plain, tmp_path):
     assert verdicts(found)[1].startswith("Lock-step: not checked, 1 has no schedule/ beside the record")
     (tmp_path / "schedule").mkdir()
     with pytest.raises(InputError, match="schedule"):
-        compare([real(plain), plain], directories=[tmp_path, tmp_path])
+        compare(real(plain), plain, directories=[tmp_path, tmp_path])
 
 
 # -- accounting of aux threads and evictions

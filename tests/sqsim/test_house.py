@@ -12,21 +12,31 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "sqsim"
 FLOORS = [  # from the ground up; a module may import from its own floor and from those below
-    {"errors", "draws", "workers", "directories", "strict_json"},
+    {"errors", "draws", "workers", "directories", "strict_json", "strict_yaml", "base"},
     {"trace"},
     {"models"},
     {"agent"},
-    {"record", "record_files", "recorder", "strict_yaml"},
-    {"metrics", "lockstep", "recording", "step_times", "step_fit", "task_rows", "time_spent"},
-    {"scenario", "scenario_parts"},
+    {"record", "record_files", "recorder", "metrics", "evidence"},
+    {"lockstep", "recording", "step_times", "step_fit", "task_rows", "time_spent"},
+    {"scenario", "scenario_parts", "scenario_keys"},
     {"workload"},
     {"agents"},
     {"des"},
-    {"simulate", "labels", "evidence", "grid"},
+    {"simulate", "labels", "grid"},
     {"bands"},
     {"points"},
     {"report", "study", "study_file", "compare", "calibrate", "support", "sweep", "plan"},
-    {"cli", "cli_compare", "cli_output", "cli_plan", "cli_region", "cli_run", "cli_sweep", "cli_trace"},
+    {
+        "cli",
+        "cli_compare",
+        "cli_output",
+        "cli_plan",
+        "cli_region",
+        "cli_run",
+       
+        "cli_sweep",
+        "cli_trace",
+    },
 ]
 PURE = ("agent", "models", "trace/schema.py", "trace/references.py")
 READERS = {"agent/aux_thread.py", "agent/policies/oracle.py", "metrics.py"}

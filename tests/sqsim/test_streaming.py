@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sqsim import simulate as simulate_module
 from sqsim.errors import InputError, RecordError
 from sqsim.record_files import identity, read_record, write_record
 from sqsim.scenario import make_scenario
@@ -19,6 +19,8 @@ from sqsim.workload import Stream, arrivals, instances, survey
 from tests.sqsim.tasks import chain, families
 from tests.sqsim.test_macro_steps import arriving
 from tests.sqsim.test_simulate import scenarios
+
+simulate_module = importlib.import_module("sqsim.simulate")
 
 
 def drawn(found, most, number=None, *, sort=False):

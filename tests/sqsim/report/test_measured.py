@@ -31,7 +31,7 @@ def page(paths):
 @pytest.fixture(scope="module")
 def found(paths):
     (pair,) = compare(
-        [read_record(path) for path in paths], [path.name for path in paths], directories=paths
+        *(read_record(path) for path in paths), names=[path.name for path in paths], directories=paths
     ).measured
     return pair
 

@@ -1,0 +1,62 @@
+"""Strict objects that Python code builds: wrong values raise ScenarioError, with the words that a file's get.
+
+A file's content is validated by `model_validate` instead, which reports all of its faults at once with their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from sqsim.base.complaints import alike, complaint
+from sqsim.errors import ScenarioError
+from sqsim.strict_yaml import KeyPath, dotted
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)  # pydantic shows it by no other name
+
+
+class _Calls(ModelMetaclass):
+    """Changes what a call of the class raises. pydantic itself, for a part inside another, does not call it."""
+
+    if not TYPE_CHECKING:  # a type checker reads the signature off the fields
+
+        def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805 - of a metaclass
+            try:
+                return super().__call__(*args, **values)
+            except ValidationError as error:
+                raise cls._refused(values, error) from None
+
+
+class Checked(BaseModel, metaclass=_Calls):
+    """Base of objects whose every way of being built is checked, a changed copy included."""
+
+    @classmethod
+    def _refused(cls, values: Mapping[str, Any], error: ValidationError) -> ScenarioError:  # noqa: ARG003 - Scenario needs them
+        """Build the error for these values."""
+        return ScenarioError("\n".join(cls._explain(fault) for fault in error.errors(include_url=False)))
+
+    @classmethod
+    def _explain(cls, fault: ErrorDetails) -> str:
+        path: KeyPath = fault["loc"]
+        keys = cls.model_fields
+        if fault["type"] == "conflict":
+            path, text = (*path, *fault["ctx"]["path"].split(".")), fault["msg"]
+        elif fault["type"] == "extra_forbidden":
+            text = f"unknown key{alike(str(path[-1]), keys)}; allowed here: {', '.join(keys)}"
+        else:
+            allowed = keys[str(path[0])].description if path else None
+            text = complaint(fault) + ("" if allowed is None else f"; allowed: {allowed}")
+        return f"{cls.__name__}: {dotted(path)}: {text}"
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy it; unlike pydantic's own, with `update` checked as new values are."""
+        if not update:
+            return super().model_copy(deep=deep)
+        kept = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**kept, **update})
