@@ -29,6 +29,7 @@ from sqsim.cli_output import (
 from sqsim.cli_plan import plan_command
 from sqsim.cli_region import region_command
 from sqsim.cli_run import print_run, require_completed
+from sqsim.cli_schema import schema_command
 from sqsim.cli_sweep import sweep_command
 from sqsim.cli_trace import app as trace_app
 from sqsim.compare.runs import compare
@@ -122,6 +123,7 @@ def study_command(
 app.command("sweep")(sweep_command)
 app.command("plan")(plan_command)
 app.command("region")(region_command)
+app.command("schema")(schema_command)
 
 
 @app.command("compare")

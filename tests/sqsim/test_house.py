@@ -25,7 +25,7 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"simulate", "labels", "grid"},
     {"bands"},
     {"points"},
-    {"report", "study", "study_file", "compare", "calibrate", "support", "sweep", "plan"},
+    {"report", "study", "study_file", "compare", "calibrate", "support", "sweep", "plan", "scenario_schema"},
     {
         "cli",
         "cli_compare",
@@ -33,7 +33,7 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
         "cli_plan",
         "cli_region",
         "cli_run",
-       
+        "cli_schema",
         "cli_sweep",
         "cli_trace",
     },
