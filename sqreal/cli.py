@@ -22,6 +22,7 @@ from sqsim.cli_output import (
     Overwrite,
     Quiet,
     Version,
+    keys_to_set,
     print_json,
     print_line,
     print_rows,
@@ -46,7 +47,6 @@ app = typer.Typer(
     name="sqreal",
     help="Run sqsim's scenarios on a real SGLang, and hold one against the other.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -67,7 +67,10 @@ def _main(
 @app.command("run")
 def run_command(
     scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML).")],
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key: load.concurrency=4.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key: load.concurrency=4.", autocompletion=keys_to_set),
+    ] = None,
     output_dir: Annotated[Path | None, typer.Option("--output-dir", help="Write the record here.")] = None,
     url: Annotated[
         str | None, typer.Option("--url", help="Use this running server instead of starting one.")

@@ -19,6 +19,7 @@ from sqsim.cli_output import (
     Overwrite,
     Quiet,
     Version,
+    keys_to_set,
     print_json,
     print_line,
     print_rows,
@@ -49,7 +50,6 @@ app = typer.Typer(
     name="sqsim",
     help="What would this KV-eviction policy do to my agents on my GPU, and how sure are you?",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.add_typer(trace_app, name="trace")
@@ -65,7 +65,10 @@ def _main(
 @app.command("run")
 def run_command(
     scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML).")],
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key: engine.cache=session.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key: engine.cache=session.", autocompletion=keys_to_set),
+    ] = None,
     output_dir: Annotated[Path | None, typer.Option("--output-dir", help="Write the record here.")] = None,
     with_bands: Annotated[
         bool, typer.Option("--bands", help="With an interval for every metric: many runs, on all cores.")

@@ -24,6 +24,8 @@ from sqsim import __version__
 from sqsim.base.plain_text import shown
 from sqsim.errors import SqsimError
 from sqsim.evidence import evidence_lines
+from sqsim.scenario import Scenario
+from sqsim.scenario_parts import LOADS, POLICIES, Engine
 from sqsim.trace.files import check_free, written_whole
 
 _LINE_S = 15.0
@@ -51,6 +53,15 @@ _UsageError: Any = typer.BadParameter.__base__
 """typer's own; newer versions of it no longer share click's."""
 _WRONG_NAMES = {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL}
 """What the system says of a path that can only have been given wrongly."""
+
+
+def keys_to_set(incomplete: str) -> list[str]:
+    """Complete what `--set` takes: a scenario's keys, and each policy by its name."""
+    keys = [*Scenario.model_fields, *(f"engine.{key}" for key in Engine.model_fields)]
+    keys += [f"load.{key}" for kind in LOADS.values() for key in kind.model_fields]
+    keys += [f"policy.{key}" for kind in POLICIES.values() for key in kind.model_fields if key != "name"]
+    found = [f"{key}=" for key in dict.fromkeys(keys)] + [f"policy.name={name}" for name in POLICIES]
+    return [each for each in found if each.startswith(incomplete)]
 
 
 def print_json(value: Any) -> None:

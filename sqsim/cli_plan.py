@@ -11,6 +11,7 @@ from sqsim.cli_output import (
     Json,
     Overwrite,
     Quiet,
+    keys_to_set,
     print_evidence,
     print_json,
     print_line,
@@ -55,7 +56,10 @@ def plan_command(
     tasks_per_agent: Annotated[
         float, typer.Option("--tasks-per-agent", min=1.0, help="Tasks that each agent of a run works off.")
     ] = 3.0,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key of the scenario.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key of the scenario.", autocompletion=keys_to_set),
+    ] = None,
     jobs: Jobs = ALL_CORES,
     cluster: Cluster = None,
     overwrite: Overwrite = False,

@@ -11,6 +11,7 @@ from sqsim.cli_output import (
     Json,
     Overwrite,
     Quiet,
+    keys_to_set,
     print_evidence,
     print_json,
     print_line,
@@ -37,7 +38,10 @@ def region_command(
         list[str] | None, typer.Option("--grid", help="What else is varied: max_turns=8,16 or traces=a,b.")
     ] = None,
     ks: Annotated[str, typer.Option("--k", help="SideQuest's intervals.")] = ",".join(map(str, KS)),
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key of the scenario.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key of the scenario.", autocompletion=keys_to_set),
+    ] = None,
     jobs: Jobs = ALL_CORES,
     cluster: Cluster = None,
     overwrite: Overwrite = False,

@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from sqsim.cli_output import Json, Quiet, print_evidence, print_json, print_line, print_rows, progress_bar
+from sqsim.cli_output import (
+    Json,
+    Quiet,
+    keys_to_set,
+    print_evidence,
+    print_json,
+    print_line,
+    print_rows,
+    progress_bar,
+)
 from sqsim.grid import parse_axis, written
 from sqsim.sweep import Sweep, read_sweep, run_sweep
 from sqsim.workers import Workers
@@ -34,7 +43,9 @@ def sweep_command(
             "--grid", help="A key and its values: load.concurrency=8,16 or =8..64+8 or =8..256*2; may repeat."
         ),
     ],
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key of every point.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a key of every point.", autocompletion=keys_to_set)
+    ] = None,
     records: Annotated[
         bool, typer.Option("--records", help="Keep each point's whole record, not its metrics alone.")
     ] = False,
