@@ -12,6 +12,7 @@ Everything below is imported on first use, so that `import sqsim` costs next to 
 - `SqsimError`: base of every error that is raised on purpose
 - `InputError`: what was given cannot be used; of its kind are `ScenarioError`, `TraceError` and `RecordError`
 - `RunError`: a run started and could not be finished
+- `MissingPackageError`: an optional package is not installed
 - `Interrupted`: the user ended long work of which the finished part is kept
 """
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from sqsim.errors import (
         InputError,
         Interrupted,
+        MissingPackageError,
         RecordError,
         RunError,
         ScenarioError,
@@ -44,6 +46,7 @@ __version__ = "0.1.0"
 __all__ = [
     "InputError",
     "Interrupted",
+    "MissingPackageError",
     "Policy",
     "RecordError",
     "RunError",
@@ -64,7 +67,14 @@ _HOMES = {
     "sqsim.agent.policies.base": ("Policy", "View"),
     "sqsim.compare.runs": ("compare",),
     "sqsim.errors": (
-        *("InputError", "Interrupted", "RecordError", "RunError", "ScenarioError", "SqsimError", "TraceError"),
+        "InputError",
+        "Interrupted",
+        "MissingPackageError",
+        "RecordError",
+        "RunError",
+        "ScenarioError",
+        "SqsimError",
+        "TraceError",
     ),
     "sqsim.metrics": ("metrics",),
     "sqsim.record": ("RunRecord",),

@@ -8,6 +8,7 @@ from pathlib import Path
 from sqsim.bands import Bands
 from sqsim.cli_output import print_line, print_pairs, print_rows
 from sqsim.errors import RunError
+from sqsim.evidence import HELD_FIXED
 from sqsim.metrics import Value
 from sqsim.record import RunRecord
 
@@ -93,10 +94,9 @@ def _unreached(record: RunRecord) -> list[str]:
 
 def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
     run, capacity = record.run, record.run["kv_capacity"]
-    held = "the recorded trajectory is held fixed: an agent that loses a response might act differently"
     notes = [f"failed: {_failed(record, found)}"] if _failures(found) else []
     notes += _unreached(record)
-    notes += [f"{'simulated' if run['kind'] == 'simulated' else 'measured'}; {held}"]
+    notes += [f"{'simulated' if run['kind'] == 'simulated' else 'measured'}; {HELD_FIXED}"]
     if run.get("status", "complete") != "complete":
         notes.append(f"the run ended before its end, what was measured until then is shown: {run['ended_by']}")
     if "profile" in run:

@@ -8,6 +8,7 @@ SqsimError                    exit code 1
 │   ├── TraceError            a trace file: names file, line and field
 │   └── RecordError           a run directory that is missing, incomplete or of another version
 ├── RunError                  exit code 1: the run itself failed
+├── MissingPackageError       exit code 1: an optional package is not installed
 └── Interrupted               exit code 130: the user ended it, and what was finished stays
 """
 
@@ -57,6 +58,10 @@ class TraceError(InputError):
 
 class RunError(SqsimError):
     """A run started and could not be finished."""
+
+
+class MissingPackageError(SqsimError):
+    """Something needs an optional package; the message names the command that installs it."""
 
 
 class Interrupted(SqsimError):  # noqa: N818 - no fault of anybody's

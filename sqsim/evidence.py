@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+HELD_FIXED = "the recorded trajectory is held fixed: an agent that loses a response might act differently"
+"""True of every run, simulated or real."""
+
 
 def evidence_lines(evidence: Iterable[Mapping[str, Any]]) -> list[str]:
     """On what the numbers of many runs rest, each thing once; for tables on a terminal and for pages alike."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sqsim.base.plain_text import columns, shown
-from sqsim.evidence import evidence_lines, evidence_of
+from sqsim.evidence import HELD_FIXED, evidence_lines, evidence_of
 from sqsim.record import COMPLETED, EVICTIONS, RunRecord
 from sqsim.trace.references import last_uses, references, uses_after
 from sqsim.trace.schema import Task
@@ -132,7 +132,8 @@ class Metrics(dict[str, Value]):
     def __init__(self, record: RunRecord) -> None:
         super().__init__(metrics(record))
         simulated = bool(self["simulated"])
-        self.evidence = evidence_lines([evidence_of(record.run)]) if simulated else ["every number is measured"]
+        lines = evidence_lines([evidence_of(record.run)]) if simulated else ["every number is measured"]
+        self.evidence = (*lines, HELD_FIXED)
         """What the numbers rest on, in sentences."""
 
     def unit(self, name: str) -> str:

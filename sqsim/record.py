@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sqsim.errors import InputError, RunError
+from sqsim.errors import InputError, MissingPackageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -226,12 +226,12 @@ class RunRecord:
     def to_pandas(self, table: TableName = "turns") -> pd.DataFrame:
         """Give one of the five tables as a DataFrame; a column with empty values has them as NaN or None.
 
-        InputError: there is no such table. RunError: pandas is not installed.
+        InputError: there is no such table. MissingPackageError: pandas is not installed.
         """
         if table not in TABLES:
             raise InputError(f"to_pandas: {table!r} is no table of a record; there are {', '.join(TABLES)}")
         if find_spec("pandas") is None:
-            raise RunError("to_pandas: pandas is not installed here; run `pip install pandas`")
+            raise MissingPackageError("to_pandas: pandas is not installed here; run `pip install pandas`")
         return self.table(table).to_pandas()
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:

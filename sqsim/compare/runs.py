@@ -16,7 +16,7 @@ from sqsim.compare.accounting import Accounting, accounting, comparable
 from sqsim.compare.experiment import Run, timing_refused, warnings
 from sqsim.compare.measured import Measured, measured
 from sqsim.errors import RecordError
-from sqsim.evidence import evidence_lines, evidence_of
+from sqsim.evidence import HELD_FIXED, evidence_lines, evidence_of
 from sqsim.metrics import DEFINITIONS, Value, metrics
 from sqsim.record import RunRecord
 
@@ -65,16 +65,17 @@ class Comparison:
         return asdict(self)
 
     def __str__(self) -> str:
-        """Runs, what to know of them, metrics and their changes, what differs; `sqsim compare` prints more."""
+        """Metrics that are not zero everywhere, with their changes; what differs; what to know of the runs."""
         names = list(self.runs)
         head = ["metric", "unit", names[0], *(text for name in names[1:] for text in (name, "change %"))]
         rows = [
             [name, DEFINITIONS[name].unit if name in DEFINITIONS else "tasks", *row.cells()]
             for name, row in self.metrics.items()
-            if name not in {"simulated", "wall_s"} and any(value is not None for value in row.values)
+            if name not in {"simulated", "wall_s"} and any(row.values)
         ]
         differing = [["differs", *names], *([key, *map(shown, row)] for key, row in self.differing.items())]
-        notes = [*self.warnings, *self.rests_on, *(f"{run}: {why}" for run, why in self.timing_refused.items())]
+        refused = (f"times of {run} are not compared: {why}" for run, why in self.timing_refused.items())
+        notes = [*self.warnings, *self.rests_on, *refused, HELD_FIXED]
         return "\n".join(
             [
                 columns([head, *rows], right=range(2, len(head))),
