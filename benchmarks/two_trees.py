@@ -83,6 +83,7 @@ def work(tree: Path) -> None:
     found = Path(str(import_module("sqsim").__file__)).resolve()
     if not found.is_relative_to(tree.resolve()):
         raise SystemExit(f"{tree}: imports {found}, which is not of this tree")
+    gc.freeze()  # what the imports left is not looked through again before each command line
     with os.fdopen(os.dup(1), "w") as answers:
         for line in sys.stdin:
             answers.write(json.dumps(_call(main, json.loads(line))) + "\n")
