@@ -169,7 +169,7 @@ def _first_row(old: Path, new: Path) -> str:
 
 
 def compare_all(found: list[Pair], wanted: Iterable[Combination]) -> list[Outcome]:
-    """Compare all combinations, as many at a time as there are pairs."""
+    """Compare all combinations, as many at a time as there are pairs; name each scenario on stderr as it begins."""
     free: SimpleQueue[Pair] = SimpleQueue()
     for pair in found:
         free.put(pair)
@@ -181,8 +181,17 @@ def compare_all(found: list[Pair], wanted: Iterable[Combination]) -> list[Outcom
         finally:
             free.put(pair)
 
+    outcomes: list[Outcome] = []
     with ThreadPoolExecutor(len(found)) as threads:
-        return list(threads.map(one, wanted))
+        try:
+            for outcome in threads.map(one, wanted):
+                if not outcomes or outcomes[-1].what.scenario != outcome.what.scenario:
+                    print(f"{outcome.what.scenario} ...", file=sys.stderr, flush=True)
+                outcomes.append(outcome)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)  # or all the rest would run first
+            raise
+    return outcomes
 
 
 def print_table(outcomes: list[Outcome]) -> None:
