@@ -228,7 +228,7 @@ def combine(scenario: str, policy: str, cache: str, load: str, keys: Keys, load_
 
 
 def combinations(scenarios: int) -> Iterator[Combination]:
-    """Yield all of the first so many scenarios."""
+    """Yield every combination of the first `scenarios` scenarios."""
     for scenario, (concurrency, rate_per_s, keys) in list(SCENARIOS.items())[:scenarios]:
         for policy in POLICIES:
             for cache in CACHES:

@@ -1,6 +1,6 @@
 """Prove that two trees of this repository write the same records: what a change of form must not change.
 
-    .venv/bin/python benchmarks/same_records.py OLD_TREE NEW_TREE                      # all; some minutes on two cores
+    .venv/bin/python benchmarks/same_records.py OLD_TREE NEW_TREE                      # all: 3 minutes on two idle cores
     .venv/bin/python benchmarks/same_records.py OLD_TREE NEW_TREE --scenarios 2 --only session
     .venv/bin/python benchmarks/same_records.py OLD_TREE NEW_TREE --speed              # paired: which tree is slower
 
@@ -245,8 +245,8 @@ def _timed(ran: Ran) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("old", type=Path, help="the tree whose records are right")
-    parser.add_argument("new", type=Path, help="the tree to hold against it")
-    parser.add_argument("--scenarios", type=int, default=len(SCENARIOS), help="the first so many of the ten")
+    parser.add_argument("new", type=Path, help="the tree to compare with it")
+    parser.add_argument("--scenarios", type=int, default=len(SCENARIOS), help="run only the first N scenarios")
     parser.add_argument(
         "--jobs", type=int, default=2, help="processes at a time; both trees run together from 2 on"
     )
