@@ -126,6 +126,13 @@ def test_readmes_python_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     assert float(rate) > 0
 
 
+def test_pictures_are_small_and_shown():
+    shown = {Path(link).name for link in re.findall(r"!\[[^]]+\]\(([^)]+)\)", README)}
+    pictures = list((ROOT / "docs/images").iterdir())
+    assert {path.name for path in pictures} == shown
+    assert all(path.stat().st_size < 200_000 for path in pictures)
+
+
 def test_the_index_has_every_page():
     links = set(re.findall(r"\]\(([^)#]+)\)", INDEX))
     assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= links
@@ -146,7 +153,9 @@ def test_every_source_file_that_a_page_names_exists():
     named = {
         (page.name, path)
         for page in PAGES
-        for path in re.findall(r"`([a-z_]\w*(?:/\w+)*/[a-z_]\w*\.(?:py|yaml))`", page.read_text(encoding="utf-8"))
+        for path in re.findall(
+            r"`([a-z_]\w*(?:/\w+)*/[a-z_]\w*\.(?:py|yaml))`", page.read_text(encoding="utf-8")
+        )
     }
     assert len(named) > 30
     assert not {(name, path) for name, path in named if not any((top / path).is_file() for top in tops)}
