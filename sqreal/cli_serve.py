@@ -55,7 +55,7 @@ def serve_command(
     ] = None,
     cache: Annotated[
         Cache,
-        typer.Option("--cache", help="session: conversations that are evicted from in place (docs/API.md)."),
+        typer.Option("--cache", help="session: conversations that are evicted from in place (docs/http.md)."),
     ] = Cache.RADIX,
     step_log: Annotated[
         Path | None, typer.Option("--step-log", help="A new file for every decision of the scheduler.")
