@@ -140,6 +140,13 @@ def test_doctor_names_what_works_away_from_a_checkout(client, tmp_path):
             assert Path(word).is_file()
 
 
+def test_a_server_that_cannot_be_started_names_pips_command(client, run_file):
+    done = client("sqreal", "run", run_file, cwd=run_file.parent)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: sglang is not installed; run: pip install " in done.stderr
+    assert "make" not in done.stderr
+
+
 def test_without_triton_the_command_that_installs_it_is_named(plain, tmp_path):
     done = plain("python", "-c", "import sqkernels.topk", cwd=tmp_path)
     last = done.stderr.splitlines()[-1]
