@@ -1,3 +1,3 @@
 """sqsim: replay recorded agent traces through a simulated SGLang under KV-eviction policies."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
