@@ -2,7 +2,7 @@
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->`; `tests/sqsim/test_docs.py` fails while one is out
 of date.
-"""  # noqa: INP001 - a script beside the pages it writes
+"""
 
 from __future__ import annotations
 

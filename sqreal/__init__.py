@@ -1,1 +1,1 @@
-"""sqreal: run the same scenarios on a real SGLang server. Under construction: README.md says what runs."""
+"""sqreal: run the same scenarios on a real SGLang server (docs/real-server.md)."""

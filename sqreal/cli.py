@@ -17,6 +17,7 @@ import typer
 
 from sqreal.cli_progress import starting
 from sqreal.cli_serve import serve_command
+from sqreal.install import require_client
 from sqsim.cli_output import (
     Json,
     Overwrite,
@@ -120,6 +121,7 @@ def _measure(
     scenario: Scenario, work: Path, url: str | None, step_log: Path | None, time_scale: float, quiet: bool
 ) -> Replay:
     """Run the scenario; the server that is started for it, if any, has ended when this returns."""
+    require_client()
     from sqreal import server as servers  # noqa: PLC0415 - the other commands do without httpx
     from sqreal.replay import Replay  # noqa: PLC0415
 
@@ -189,6 +191,7 @@ def scenario_command(
     overwrite: Overwrite = False,
 ) -> None:
     """Write a scenario with a running server's own model, capacity, page size and limits."""
+    require_client()
     from sqreal.scenario_from import TRACES, scenario_text  # noqa: PLC0415
     from sqreal.server import attach  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ import typer
 
 from sqreal.byte_tokenizer import write_tokenizer
 from sqreal.cli_progress import starting
-from sqreal.install import cuda_devices
+from sqreal.install import cuda_devices, require_client
 from sqreal.port import HOST
 from sqreal.tiny_models import TINY_MODELS, write_tiny_model
 from sqsim.cli_output import Quiet, print_line
@@ -55,7 +55,7 @@ def serve_command(
     ] = None,
     cache: Annotated[
         Cache,
-        typer.Option("--cache", help="session: conversations that are evicted from in place (docs/API.md)."),
+        typer.Option("--cache", help="session: conversations that are evicted from in place (docs/http.md)."),
     ] = Cache.RADIX,
     step_log: Annotated[
         Path | None, typer.Option("--step-log", help="A new file for every decision of the scheduler.")
@@ -63,6 +63,7 @@ def serve_command(
     quiet: Quiet = False,
 ) -> None:
     """Serve a model to this machine with the plugin, for `sqreal run --url` and for sessions; Ctrl-C ends it."""
+    require_client()
     from sqreal.server import start  # noqa: PLC0415 - the other commands do without httpx
 
     if step_log is not None and step_log.exists():

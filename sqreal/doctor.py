@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sqreal.errors import InstallError
-from sqreal.install import CPU_SHIMS, PYTHON, cuda_devices, fix, installed, plugin_fault, server_python
+from sqreal.install import CLIENT, CPU_SHIMS, PYTHON, cuda_devices, fix, installed, plugin_fault, server_python
 from sqreal.plugin.versions import TESTED_VERSIONS
 from sqreal.tiny_models import TINY_MODELS
 
@@ -52,7 +52,7 @@ def examine(*, imports: bool = True) -> Diagnosis:
         servers = [_server_python(), _sglang(), _torch(gpus), _plugin()]
     except InstallError as error:
         servers = [Check("servers", server_python(), str(error), f"unset {PYTHON}")]
-    checks = [_python(), _device(gpus), _distribution("httpx"), *servers]
+    checks = [_python(), _device(gpus), _client(), *servers]
     sound = all(check.problem is None for check in checks)
     if sound and imports:
         checks.append(_loads(gpus))
@@ -86,12 +86,17 @@ def _server_python() -> Check:
     return Check("servers", "this python" if python == sys.executable else f"{python} ({PYTHON})")
 
 
-def _distribution(name: str, python: str | None = None) -> Check:
+def _client() -> Check:
+    version = installed("httpx")
+    return Check("httpx", "-", "not installed", CLIENT) if version is None else Check("httpx", version)
+
+
+def _distribution(name: str, python: str) -> Check:
     version = installed(name, python)
     if version is not None:
         return Check(name, version)
     # What we would install goes to this Python, which is not the one that is asked.
-    return Check(name, "-", "not installed", None if python in {None, sys.executable} else f"unset {PYTHON}")
+    return Check(name, "-", "not installed", None if python == sys.executable else f"unset {PYTHON}")
 
 
 def _sglang() -> Check:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shlex
 import subprocess
 import sys
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from sqreal.errors import DeviceError, InstallError
 from sqreal.plugin.versions import TESTED_VERSIONS
+from sqsim import __version__
 
-CPU_SHIMS = Path(__file__).parent / "cpu" / "shims"
+_CPU = Path(__file__).parent / "cpu"
+
+CPU_SHIMS = _CPU / "shims"
 """What a server on a CPU needs on its PYTHONPATH, and nothing else does."""
 
-FIX_CPU, FIX_GPU = "make real-cpu", "pip install '.[real]'"
+CLIENT = "pip install 'sqsim[client]'"
+"""The command that installs what speaks to a server, wherever that runs. (pip takes the sqsim that is there already.)"""
 
 PYTHON = "SQREAL_PYTHON"
 """Environment variable: the Python that servers are started with, where SGLang lives in an environment of its own."""
@@ -82,13 +88,39 @@ def plugin_fault(directory: Path | None = None) -> PluginFault | None:
         )
     unknown = "SGLang does not know the plugin: sqsim is not installed"
     if python == sys.executable:
-        return PluginFault(f"{unknown}, only on the path", "pip install .")
-    return PluginFault(f"{unknown} for {python}", f"{python} -m pip install --no-deps .")
+        return PluginFault(f"{unknown}, only on the path", f"pip install {_itself()}")
+    return PluginFault(f"{unknown} for {python}", f"{python} -m pip install --no-deps {_itself()}")
+
+
+def _itself() -> str:
+    """What pip can install this very sqsim from; without a checkout, the release of its name."""
+    return shlex.quote(str(Path(__file__).parents[1])) if in_checkout() else f"sqsim=={__version__}"
 
 
 def fix() -> str:
-    """The one command that installs the real side on this machine."""
-    return FIX_GPU if cuda_devices() else FIX_CPU
+    """The one command that installs the real side on this machine: make's in a checkout, else pip's."""
+    gpus = cuda_devices()
+    if in_checkout():
+        return "make real-gpu" if gpus else "make real-cpu"
+    return "pip install 'sqsim[real]'" if gpus else _cpu_by_pip()
+
+
+def in_checkout() -> bool:
+    """Whether this package lies in a checkout, beside the Makefile that installs things there."""
+    root = Path(__file__).parents[1]
+    return (root / "Makefile").is_file() and (root / "pyproject.toml").is_file()
+
+
+def _cpu_by_pip() -> str:
+    """What the Makefile's target does. No extra can say it: SGLang's own metadata asks for CUDA."""
+    versions, no_deps = (shlex.quote(str(_CPU / f"requirements{end}.txt")) for end in ("", "-nodeps"))
+    return f"pip install -r {versions} && pip install --no-deps -r {no_deps}"
+
+
+def require_client() -> None:
+    """Raise an InstallError where nothing is installed that speaks HTTP."""
+    if find_spec("httpx") is None:
+        raise InstallError(f"httpx is not installed, by which sqreal speaks to a server; run: {CLIENT}")
 
 
 def require_sglang() -> str:
@@ -112,9 +144,7 @@ def require_device(device: str) -> None:
         problem = "no CUDA device is found on this machine"
         raise DeviceError(f"{problem}; set engine.gpu: cpu, or run on a GPU machine")
     if device == "cpu" and not CPU_SHIMS.is_dir():
-        raise InstallError(
-            f"{CPU_SHIMS}: missing, sqreal was installed without it; run in a checkout: {FIX_CPU}"
-        )
+        raise InstallError(f"{CPU_SHIMS}: missing, this installation of sqsim is not whole; install it again")
 
 
 def cuda_devices() -> list[str]:

@@ -13,7 +13,6 @@ import httpx
 
 from sqreal.client import Generation
 from sqreal.errors import InstallError, ServerError
-from sqreal.install import fix
 from sqreal.server import Server
 from sqsim.agent.aux_thread import TRIGGER
 from sqsim.errors import ScenarioError
@@ -65,7 +64,9 @@ def _by_file(path: Path, url: str) -> LiveText:
     try:
         from tokenizers import Tokenizer  # noqa: PLC0415 - comes with SGLang; nothing else needs it
     except ImportError as error:
-        raise InstallError(f"{NEED}, and the package tokenizers is not installed; run: {fix()}") from error
+        raise InstallError(
+            f"{NEED}, and the package tokenizers is not installed; run: pip install tokenizers"
+        ) from error
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # its own exceptions have no common class

@@ -25,6 +25,7 @@ from sqreal.warm_up import warm_up
 from sqsim import __version__
 from sqsim.agent.aux_thread import TRIGGER_TOKENS
 from sqsim.agents import Agents
+from sqsim.base.code_digest import code_digest
 from sqsim.errors import InputError, RunError, ScenarioError
 from sqsim.metrics import judge_evictions
 from sqsim.models.geometry import Geometry, geometry
@@ -246,7 +247,12 @@ class Replay:
             "kind": "real",
             "status": "complete" if self.complete else "incomplete",
             "ended_by": "interrupt" if self.interrupted else str(self.error) if self.error else None,
-            "versions": {"sqsim": __version__, "sglang": info.version, "httpx": version("httpx")},
+            "versions": {
+                "sqsim": __version__,
+                "code": code_digest("sqsim", "sqreal"),
+                "sglang": info.version,
+                "httpx": version("httpx"),
+            },
             "kv_capacity": {
                 "tokens": info.kv_capacity,
                 "swa_tokens": info.swa_capacity,

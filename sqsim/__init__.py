@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sqsim.scenario import Scenario, load_scenario
     from sqsim.simulate import simulate
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "InputError",

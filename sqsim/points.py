@@ -5,7 +5,8 @@
     DIR/records/KEY/        its whole record, where records are asked for
 
 The key is the sha256 of the scenario with every default, of what its files hold, and of sqsim's own code. So a
-finished run never runs twice, and what was killed goes on where it stopped.
+finished run never runs twice, and what was killed goes on where it stopped. Code that makes only pages or reads the
+command line is left out: a point outlives a change there, and no other.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import sqsim
+from sqsim.base.code_digest import code_digest
 from sqsim.directories import check_place
 from sqsim.errors import Interrupted, RecordError, SqsimError
 from sqsim.evidence import evidence_of
@@ -36,6 +37,9 @@ from sqsim.workers import Progress, Workers
 SCHEMA = "sqsim-point/1"
 UNTIMED = "wall_s"
 """The one metric that is no property of a run."""
+
+_NOT_RUN = ("report", "cli")
+"""What no run goes through."""
 
 Found = dict[str, Any]
 """What a point's file holds."""
@@ -158,22 +162,10 @@ def content_key(item: Item) -> str:
     content = {
         "scenario": scenario.resolved(),
         "files": [_sum_of(path) for path in files],
-        "code": _code(),
+        "code": code_digest("sqsim", without=_NOT_RUN),
         "draw": [item.seed, item.index] if isinstance(item, Draw) else None,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
-
-
-@cache
-def _code() -> str:
-    """The code that a run goes through: all of the package but pages and the command line."""
-    total = hashlib.sha256()
-    root = Path(sqsim.__file__).parent
-    for file in sorted(root.rglob("*")):
-        place = file.relative_to(root)
-        if file.suffix in {".py", ".yaml"} and place.parts[0] != "report" and not place.name.startswith("cli"):
-            total.update(f"{place.as_posix()}\0".encode() + file.read_bytes())
-    return total.hexdigest()
 
 
 @cache

@@ -44,9 +44,9 @@ _TEXT, _COUNT, _TIME = pa.string(), pa.int64(), pa.float64()
 
 TASKS = _schema(
     ("task", _TEXT),
-    ("start_s", _TIME),  # its arrival: a task that waits for a slot has started
+    ("start_s", _TIME),  # its arrival, also if it then waits for a slot
     ("end_s", _TIME),
-    ("outcome", _TEXT),  # COMPLETED, or the reason of its failure
+    ("outcome", _TEXT),  # completed, or the reason of its failure
     ("turns", _COUNT),
     ("output_tokens", _COUNT),  # main only
     ("peak_tokens", _COUNT),  # largest resident main context
@@ -64,13 +64,13 @@ TURNS = _schema(
     ("admit_s", _TIME),
     ("first_token_s", _TIME),  # end of the step of the last prefill chunk
     ("end_s", _TIME),
-    ("tool_end_s", _TIME),  # when the last tool response returned; null where no tool was waited for
+    ("tool_end_s", _TIME),  # when the last tool response returned; null if no tool was waited for
     ("prompt_tokens", _COUNT),
     ("cached_tokens", _COUNT),
     ("computed_tokens", _COUNT),
     ("output_tokens", _COUNT),
     ("resident_tokens_after", _COUNT),
-    ("shift", _COUNT),  # evicted in place so far: position = resident + shift
+    ("shift", _COUNT),  # tokens evicted in place so far: position = resident + shift
     ("retractions", _COUNT),
     ("prefill_chunks", _COUNT),
     nullable=frozenset({"admit_s", "first_token_s", "end_s", "tool_end_s"}),
@@ -89,9 +89,9 @@ AUX = _schema(
     ("cached_tokens", _COUNT),
     ("output_tokens", _COUNT),
     ("named", pa.list_(pa.field("item", _COUNT, nullable=False))),  # cursors
-    ("ignored", _COUNT),  # of those, never seen at its fork, or gone when it was applied: they changed nothing
+    ("ignored", _COUNT),  # those of them that it never saw, or that were evicted before it was applied
     ("applied_turn", _COUNT),  # the boundary at which its decision was applied
-    ("text", _TEXT),  # what it wrote, where it was live
+    ("text", _TEXT),  # what a live thread wrote
     nullable=frozenset({"first_token_s", "end_s", "applied_turn", "text"}),
 )
 """One row an auxiliary thread; its index within its task is its place among the task's rows."""

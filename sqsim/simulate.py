@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from sqsim import __version__
 from sqsim.agents import Agents
+from sqsim.base.code_digest import code_digest
 from sqsim.des.load import Share
 from sqsim.des.world import Happened, Served, World
 from sqsim.errors import InputError
@@ -199,7 +200,12 @@ class Simulation:
             **self.agents.describe(),
             "kind": "simulated",
             "status": "complete",
-            "versions": {"sqsim": __version__, "simpy": version("simpy"), "models_sglang": "0.5.23"},
+            "versions": {
+                "sqsim": __version__,
+                "code": code_digest("sqsim"),
+                "simpy": version("simpy"),
+                "models_sglang": "0.5.23",
+            },
             "kv_capacity": {
                 "tokens": self.capacity.full_tokens,
                 "swa_tokens": self.capacity.swa_tokens,

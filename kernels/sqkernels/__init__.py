@@ -11,3 +11,13 @@ window, attention          the last queries of a request, and what keys receive 
 snapkv, rkv, h2o           scores that the published baselines keep tokens by; redundancy is R-KV's other half
 topk                       scores to a keep mask, the same one every time
 """
+
+from importlib.util import find_spec
+
+from sqkernels.errors import KernelInstallError
+
+for _needed in ("torch", "triton"):
+    if find_spec(_needed) is None:
+        raise KernelInstallError(
+            f"sqkernels needs {_needed}, which is not installed; run: pip install 'sqsim[kernels]'"
+        )

@@ -2,6 +2,7 @@
 
 SqkernelsError
 ├── KernelInputError      a tensor, a span or a number that a kernel cannot be given
+├── KernelInstallError    torch or triton is missing; an ImportError too
 ├── KernelDeviceError     tensors that lie where no kernel can reach them
 └── KernelCompileError    a kernel that does not compile for the target, or not into what it promises
 """
@@ -15,6 +16,10 @@ class SqkernelsError(Exception):
 
 class KernelInputError(SqkernelsError, ValueError):
     """What is given to a kernel cannot be used as it is."""
+
+
+class KernelInstallError(SqkernelsError, ImportError):
+    """A package that the kernels need is not installed; the message names the command that installs it."""
 
 
 class KernelDeviceError(SqkernelsError):

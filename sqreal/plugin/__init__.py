@@ -4,7 +4,7 @@ SGLang calls `register` (entry point group `sglang.srt.plugins`) in each of its 
 environment asks for something:
 
 * `SQREAL_IN_PLACE=1`, with `--radix-cache-backend sidequest --enable-streaming-session`: sessions whose KV is cut in
-  place, forked, and released while idle (in_place.py; docs/API.md is for its users);
+  place, forked, and released while idle (in_place.py; docs/http.md is for its users);
 * `SQREAL_FORCE_TOKENS=1`: a request that carries `sampling_params.custom_params = {"sqreal_force": [ids],
   "sqreal_n_in": n}` produces exactly these tokens, and `return_logprob` tells how likely they were (forced_tokens.py);
 * `SQREAL_STEP_LOG=PATH`: every scheduling decision is written to PATH, which must not exist (step_log.py);

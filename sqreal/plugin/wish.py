@@ -1,4 +1,4 @@
-"""What a request may ask of its session, in `sampling_params.custom_params`; docs/API.md describes it.
+"""What a request may ask of its session, in `sampling_params.custom_params`; docs/http.md describes it.
 
 What comes from the network is checked here: a WishError says what is wrong with which value, and what to send.
 """

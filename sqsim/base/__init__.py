@@ -1,1 +1,1 @@
-"""What every room may use: the base of strict objects."""
+"""What every room may use: strict parts of a scenario, keyed random draws, YAML and JSON, directories, workers."""

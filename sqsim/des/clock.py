@@ -3,6 +3,8 @@
 One rule for ties: whatever else is due at an instant, and what it causes at that instant, comes before the engine. So the
 engine needs no events of its own, which would be most of the queue's traffic, and the queue's next event is the next thing
 that can come to it from outside.
+
+`Clock` reads and moves what is private to SimPy's environment (`_queue`, `_now`, `_eid`), so pyproject.toml asks for simpy<5.
 """
 
 from __future__ import annotations

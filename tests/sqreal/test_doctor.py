@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -61,11 +62,11 @@ def test_a_whole_gpu_machine(machine):
             {"sglang": None, "torch": "2.14.1"},
             ["NVIDIA H200"],
             {"sglang": "not installed"},
-            "pip install '.[real]'",
+            "make real-gpu",
         ),
         ({"sglang": "0.5.9"}, [], {"sglang": "not tested; tested: 0.5.16, 0.5.23"}, "make real-cpu"),
         ({"torch": None}, [], {"torch": "not installed"}, "make real-cpu"),
-        ({}, ["NVIDIA H200"], {"torch": "a CPU build beside a GPU"}, "pip install '.[real]'"),
+        ({}, ["NVIDIA H200"], {"torch": "a CPU build beside a GPU"}, "make real-gpu"),
     ],
 )
 def test_what_is_wrong_and_the_one_command_that_mends_it(machine, changes, gpus, expected, fix):
@@ -80,7 +81,20 @@ def test_without_httpx_nothing_is_possible(machine):
     machine({**ALL, "httpx": None})
     found = examine(imports=False)
     assert found.possible == ()
-    assert found.fix == "make real-cpu"
+    assert found.fix == "pip install 'sqsim[client]'"
+
+
+def test_away_from_a_checkout_pip_installs_what_is_missing(machine, monkeypatch):
+    """`in_checkout` is asked; tests/shipping asks it of a wheel. Each file that the command names is there."""
+    monkeypatch.setattr(install, "in_checkout", lambda: False)
+    machine({**ALL, "sglang": None})
+    command = examine(imports=False).fix
+    first, second = command.split(" && ")
+    assert first.startswith("pip install -r ")
+    assert second.startswith("pip install --no-deps -r ")
+    assert all(Path(each.split()[-1]).is_file() for each in (first, second))
+    machine({**ALL, "sglang": None, "httpx": None}, ["NVIDIA H200"])
+    assert examine(imports=False).fix == "pip install 'sqsim[real]'"
 
 
 def test_what_does_not_load_is_named(machine, monkeypatch):
@@ -166,7 +180,9 @@ def test_servers_may_have_a_python_of_their_own(tmp_path, monkeypatch):
     assert install.require_sglang() == "0.5.16"
     found = examine(imports=False)
     assert problems(found)["torch"] == "not installed"
-    assert f"{python} -m pip install --no-deps ." in {check.fix for check in found.checks}
+    assert f"{python} -m pip install --no-deps {Path(install.__file__).parents[1]}" in {
+        check.fix for check in found.checks
+    }
     assert found.fix == f"unset {install.PYTHON}", "make real-cpu would install it elsewhere"
     monkeypatch.setenv(install.PYTHON, str(tmp_path / "none"))
     assert "does not run" in problems(examine(imports=False))["servers"]

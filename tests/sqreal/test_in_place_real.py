@@ -21,7 +21,7 @@ pytest.importorskip("torch")
 
 from tests.sqreal.chat_agent import CHAT_REFUSED, PAGES, ChatAgent, chatted, message, rendered, token_turn
 from tests.sqreal.mirror import Mirror
-from tests.sqreal.readme import blocks
+from tests.sqreal.page_blocks import blocks
 from tests.sqreal.reference_model import ReferenceModel, write_weights
 from tests.sqreal.session_agent import Agent, Step, drive
 from tests.sqreal.session_schedules import driving, schedules
@@ -375,7 +375,7 @@ def test_messages_that_do_not_go_on_or_cannot_go_are_refused_by_name(served):
     chatted(served, test)
 
 
-def test_what_readme_says_of_sessions_works_as_it_stands(served):
+def test_what_the_page_says_of_sessions_works_as_it_stands(served):
     """Its shell block and its Python block, on this server; the counts are those that stand beside the commands."""
     here = ("http://127.0.0.1:30000", served.url)
     section = "In-place eviction in your own SGLang"

@@ -210,7 +210,7 @@ def test_another_version_of_sglang_is_refused_by_name(options, groups, monkeypat
 def test_no_sglang_names_the_command_that_installs_it(options, groups, monkeypatch):
     monkeypatch.setattr(install, "installed", lambda name, python=None: None)
     monkeypatch.setattr(install, "cuda_devices", lambda: ["NVIDIA H200"])
-    with pytest.raises(InstallError, match=r"sglang is not installed; run: pip install '\.\[real\]'"):
+    with pytest.raises(InstallError, match=r"sglang is not installed; run: make real-gpu"):
         start(options).__enter__()
 
 

@@ -1,6 +1,7 @@
 """Runs a notebook's cells in one namespace, as Jupyter would: `.venv/bin/python -m tests.sqsim.notebooks FILE` writes the outputs anew.
 
-A kernel and its client are 40 packages; of what they do, a notebook of plain Python that prints needs what is here.
+nbclient (the extra `notebook`) does the same by way of a kernel, a second process that speaks over sockets; cells that only print
+do not need one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The commands that README.md gives, as blocks of text."""
+"""The commands that docs/real-server.md gives, as blocks of text."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/real-server.md"
 
 
 def blocks(heading: str, language: str = "") -> list[str]:
@@ -17,5 +17,5 @@ def blocks(heading: str, language: str = "") -> list[str]:
 
 def _outside() -> str:
     """The page with the number signs that begin a line inside a block made something else: they are no headings."""
-    parts = README.read_text(encoding="utf-8").split("```")
+    parts = PAGE.read_text(encoding="utf-8").split("```")
     return "```".join(part.replace("\n#", "\n\0") if place % 2 else part for place, part in enumerate(parts))
