@@ -220,9 +220,10 @@ class Scenario(Part):
         for key, value in (*keys.items(), *(changes or {}).items()):  # a dotted key may be of a part given here
             if not isinstance(key, str) or not all(path := key_path(key)):
                 raise ScenarioError(f"with_: {show(key)} is no key of a scenario, such as 'load.concurrency'")
-            put_value(
-                document, path, _as_given(value) if isinstance(value, Part) else copy.deepcopy(value), "with_"
-            )
+            above = document.value.get(path[0])
+            if len(path) > 1 and isinstance(above, Part):
+                document.value[path[0]] = _as_given(above)
+            put_value(document, path, value if isinstance(value, Part) else copy.deepcopy(value), "with_")
         return _checked(document, self._base)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Scenario:
@@ -230,11 +231,9 @@ class Scenario(Part):
         return self.with_(update) if update else super().model_copy(deep=deep)
 
     def _given(self) -> dict[str, Any]:
-        """What was set, as a file would say it."""
+        """What was set, as a file would say it; parts are the objects that they are."""
         content = self.model_dump(mode="json", exclude_unset=True)
-        for key in content.keys() & {"engine", "load", "policy"}:
-            content[key] = _as_given(getattr(self, key))
-        return content
+        return content | {key: getattr(self, key) for key in content.keys() & {"engine", "load", "policy"}}
 
     @classmethod
     def _refused(cls, values: Mapping[str, Any], error: ValidationError) -> ScenarioError:

@@ -183,6 +183,13 @@ def test_a_part_may_be_given_anew_and_changed():
     assert (derived.engine.page_size, derived.engine.max_running, derived.load.concurrency) == (16, 4, 24)
 
 
+def test_a_part_that_no_change_is_of_stays_the_object_that_it_is():
+    """A policy may be an object that no file can name."""
+    base = Scenario(traces="t.jsonl", policy=KeepLast(name="keep_last"))
+    assert base.with_(seed=1).policy is base.policy
+    assert base.with_({"policy.n": 1}).with_(policy=base.policy) == base
+
+
 def test_a_wrong_change_is_named_and_so_is_what_a_file_said(tmp_path):
     file = tmp_path / "scenario.yaml"
     file.write_text("traces: t.jsonl\nengine: {cache: session}\n")
