@@ -63,7 +63,7 @@ class Budget:
                     if (left := request.max_new_tokens - request.n_out) < CLIP_NEW_TOKENS
                     else CLIP_NEW_TOKENS
                 )
-                * (1.0 if request.ignore_eos else ratio)
+                * (1.0 if request.asked.ignore_eos else ratio)
                 for request in running
             ]
         )
@@ -280,8 +280,8 @@ class QueueOrder:
         last: set[Request] = set()
         cached: dict[Request, int] = {}
         for request in waiting:
-            session = self._kv.sessions.get(request.session)
-            if session is not None and request.role == "main":
+            session = self._kv.sessions.get(request.asked.session)
+            if session is not None and request.asked.role == "main":
                 prefix = min(session.row.length, request.known)
             else:
                 prefix = self._kv.tree.match(request.context, request.known).tokens
