@@ -7,7 +7,7 @@ decoding back to waiting (RULES.md rule 34). Callers read every field; only the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sqsim.models.tokens import Tokens, concat, count
 
@@ -20,8 +20,7 @@ Role = Literal["main", "aux"]
 Finish = Literal["stop", "length", "abort", "out_of_memory"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class Asked(NamedTuple):
     """States what a client asks for; all counts in tokens.
 
     `output` is what the model would say, at least one token. The request ends with a stop token when all of it is
