@@ -102,7 +102,7 @@ class Budget:
 
         Only a need that the whole window pool could never meet is met by a smaller chunk; 0: it has to wait.
         """
-        if self.window_need(extend, new_tokens, self.chunk_left) < self._kv.pool.window_capacity:
+        if self.window_need(extend, new_tokens, self.chunk_left) < self._kv.pool.swa_capacity:
             return 0
         room = self.remaining_window() - held_back - self.window_need(0, new_tokens)
         return min(self.chunk_left, self._kv.pool.floor(max(0, room)))

@@ -374,8 +374,8 @@ class Scheduler:
         idle = sessions.idle_tokens + (sessions.closed_tokens() if sessions.closed else 0)
         aux = sum([pool.owned(request.row) for request in kv.aux if request.row is not None]) if kv.aux else 0
         evictable = kv.tree.evictable
-        free, swa_used = pool.free, pool.window_capacity - kv.remaining_window()
-        return Usage(pool.capacity - idle - aux - evictable - free, idle, aux, evictable, free, swa_used)
+        free, swa_used = pool.free, pool.swa_capacity - kv.remaining_window()
+        return Usage(pool.kv_capacity - idle - aux - evictable - free, idle, aux, evictable, free, swa_used)
 
     def check(self) -> None:
         """Audit every account by an independent walk; an AssertionError names what is off (law 2)."""

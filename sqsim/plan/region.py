@@ -17,9 +17,9 @@ from sqsim.errors import InputError, RunError, SqsimError
 from sqsim.evidence import each_once
 from sqsim.grid import Axis, Values, overrides, points
 from sqsim.labels import harm
-from sqsim.models.geometry import geometry
 from sqsim.plan.settings import KS, Setting, settings
 from sqsim.points import Found, Points, write_json
+from sqsim.resolved import Resolved
 from sqsim.scenario import Scenario, load_scenario
 from sqsim.workers import Progress, Workers
 
@@ -45,8 +45,7 @@ def run_region(
     ScenarioError: a place is no scenario. RunError: the base could be run nowhere.
     """
     base = load_scenario(file, changes)
-    shape = geometry(str(base.model_path or base.model))
-    hybrid = shape.window is not None and base.engine.swa_pool
+    hybrid = Resolved.of(base).hybrid
     chosen = settings(ks, hybrid=hybrid, sized=base.engine.kv_capacity is None)
     places = [(each, values) for values in points(axes) for each in concurrencies]
     asked = [
