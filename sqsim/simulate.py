@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from sqsim import __version__
 from sqsim.agents import Agents
-from sqsim.des.load import Share
+from sqsim.des.load import Stripe
 from sqsim.des.world import Happened, World
 from sqsim.errors import InputError
 from sqsim.models.profile import Profile
@@ -124,7 +124,7 @@ class Simulation:
             world = World(
                 resolved, self.agents, rows, group, scenario.router, numbers, step_by_step=step_by_step
             )
-            world.run(Share(place, len(groups)), happened, tell)
+            world.run(Stripe(place, len(groups)), happened, tell)
         assert happened.ended == total, "law 1: every task ends"
         return happened
 

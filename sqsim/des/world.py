@@ -18,7 +18,7 @@ from sqsim.des.clock import Clock
 from sqsim.des.engine import Engine
 from sqsim.des.fleet import Fleet, horizon
 from sqsim.des.gate import GateKeeper
-from sqsim.des.load import Share, start_load
+from sqsim.des.load import Stripe, start_load
 from sqsim.des.step_log import StepLog
 from sqsim.des.task import AgentTask, Child
 from sqsim.des.wire import Wire
@@ -87,8 +87,8 @@ class World:
         gate = agents.gate(resolved.limits.kv_capacity * len(engines))
         self._keeper = None if gate is None else GateKeeper(clock, gate)
 
-    def run(self, share: Share, happened: Happened, tell: Callable[[int], None]) -> None:
-        """Let time pass until this share of the run's tasks has ended and nothing runs."""
+    def run(self, stripe: Stripe, happened: Happened, tell: Callable[[int], None]) -> None:
+        """Let time pass until this stripe of the run's tasks has ended and nothing runs."""
         clock, scenario = self._clock, self._agents.scenario
         end_s = 0.0
 
@@ -103,7 +103,7 @@ class World:
             happened.ended, end_s = happened.ended + 1, clock.now
             tell(happened.ended)
 
-        start_load(clock, scenario.load, self._agents.roots, start, scenario.seed, share)
+        start_load(clock, scenario.load, self._agents.roots, start, scenario.seed, stripe)
         clock.run_with(self._last)  # past the last task's end: what cancelled requests still cost
         for log in self._logs:
             log.finish(end_s)
