@@ -160,10 +160,13 @@ def _resident_mib() -> float:
 
 def fresh_case(name: str, folder: Path) -> dict[str, Any]:
     """`run_case` in a process of its own."""
-    trace = write_trace(*CASES[name]["trace"], folder)
+    kind, number = CASES[name]["trace"]
+    trace = write_trace(kind, number, folder)
     out = folder / f"record-{name}"
     command = [sys.executable, __file__, "--case", name, str(trace), str(out)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 # DynoSim.

@@ -28,7 +28,6 @@ from sqsim.agents import Agents
 from sqsim.base.code_digest import code_digest
 from sqsim.errors import InputError, RunError, ScenarioError
 from sqsim.metrics import judge_evictions
-from sqsim.models.geometry import Geometry, geometry
 from sqsim.models.tokens import Segments
 from sqsim.record import RunRecord
 from sqsim.scenario import ClosedLoad, Scenario
@@ -72,8 +71,8 @@ class Replay:
         self._step_log = step_log
         self._await_aux = await_aux
         self._agents = Agents(scenario)
-        self._geometry: Geometry = geometry(str(scenario.model_path or scenario.model))
-        self._limits = server.info.limits(self._geometry)
+        self._resolved = server.info.resolved(scenario)
+        self._limits = self._resolved.limits
         self._segments = Segments()
         self._live: LiveText | None = live_text(server) if self._agents.live else None
         self._trigger_tokens = TRIGGER_TOKENS
@@ -81,7 +80,7 @@ class Replay:
             self._segments.shared("trigger", self._live.trigger)
             self._trigger_tokens = len(self._live.trigger)
         self._ids = TokenIds(
-            self._geometry.vocabulary,
+            self._resolved.geometry.vocabulary,
             scenario.seed,
             self._segments.recorded,
             [self._segments.shared("trigger")],
@@ -162,7 +161,7 @@ class Replay:
 
     async def _run(self, progress: Progress | None) -> Stage:
         async with Client(self._server.url, self._server.failure) as client:
-            await warm_up(client, self._limits, self._geometry.vocabulary)
+            await warm_up(client, self._limits, self._resolved.geometry.vocabulary)
             before = await client.metrics()
             stage = Stage(
                 client,
@@ -218,8 +217,8 @@ class Replay:
         loop = self._agents.loop(
             instance,
             self._segments,
-            context_length=self._limits.context_length,
-            tail_tokens=self._geometry.window or 0 if self._limits.swa_capacity is not None else 0,
+            context_length=self._resolved.context_length,
+            tail_tokens=self._resolved.tail_tokens,
             trigger_tokens=self._trigger_tokens,
         )
         agent = AgentTask(stage, instance.name, next(numbers), loop, parent)
@@ -233,14 +232,7 @@ class Replay:
     def _describe(self, stage: Stage) -> dict[str, Any]:
         """run.json: what was run, on which server."""
         info = self._server.info
-        told = {
-            "page_size": info.page_size,
-            "max_running": info.max_running,
-            "chunked_prefill": info.chunked_prefill,
-            "schedule_conservativeness": info.schedule_conservativeness,
-            "kv_capacity": info.kv_capacity,
-            "context_length": info.context_length,
-        }
+        told = info.keys()
         asked = {name: getattr(self._scenario.engine, name) for name in told}
         return {
             **self._agents.describe(),
@@ -253,12 +245,8 @@ class Replay:
                 "sglang": info.version,
                 "httpx": version("httpx"),
             },
-            "kv_capacity": {
-                "tokens": info.kv_capacity,
-                "swa_tokens": info.swa_capacity,
-                "how": "what the server says (/server_info)",
-            },
-            "context_length": self._limits.context_length,
+            "kv_capacity": self._resolved.kv_capacity.described(),
+            "context_length": self._resolved.context_length,
             "time_scale": self._time_scale,
             "await_aux": self._await_aux,
             "server": {

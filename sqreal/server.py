@@ -26,8 +26,9 @@ from sqreal.install import fix, plugin_fault, require_device, require_sglang, se
 from sqreal.port import HOST, held_port
 from sqreal.process import ChildGroup
 from sqreal.server_options import ServerOptions, architecture, options_of
-from sqsim.models.geometry import Geometry
-from sqsim.models.limits import Limits
+from sqsim.models.capacity import KvCapacity
+from sqsim.resolved import Resolved
+from sqsim.scenario import Scenario
 
 __all__ = ["Server", "ServerInfo", "ServerOptions", "attach", "options_of", "start"]
 
@@ -104,16 +105,30 @@ class ServerInfo:
                 f"{url}/server_info is not what SGLang answers ({error!r}); give the URL of an SGLang server"
             ) from error
 
-    def limits(self, shape: Geometry) -> Limits:
-        """What its scheduler is bounded by; the model's context where the server names none."""
-        return Limits(
-            kv_capacity=self.kv_capacity,
-            swa_capacity=self.swa_capacity,
-            swa_window=shape.window - 1 if shape.window else None,
-            page_size=self.page_size,
-            max_running=self.max_running,
-            context_length=self.context_length or shape.context_length,
-        )
+    @property
+    def pools(self) -> KvCapacity:
+        """Its KV pools."""
+        return KvCapacity(self.kv_capacity, self.swa_capacity, "what the server says (/server_info)")
+
+    def keys(self) -> dict[str, Any]:
+        """Give the keys of a scenario's engine that the server reports, by name."""
+        return {
+            "page_size": self.page_size,
+            "max_running": self.max_running,
+            "chunked_prefill": self.chunked_prefill,
+            "schedule_conservativeness": self.schedule_conservativeness,
+            "kv_capacity": self.kv_capacity,
+            "context_length": self.context_length,
+        }
+
+    def resolved(self, scenario: Scenario) -> Resolved:
+        """Resolve a scenario with this server's sizes in place of those it states; the model's context if it has none."""
+        told = self.keys()
+        if not (self.chunked_prefill or 0) > 0:
+            del told[
+                "chunked_prefill"
+            ]  # SGLang's -1 or None: it cuts no prompt; a scenario has no word for that
+        return Resolved.of(scenario, engine=scenario.engine.model_copy(update=told), told=self.pools)
 
 
 class Server:

@@ -28,9 +28,10 @@ from sqsim.errors import InputError, RecordError, RunError, SqsimError
 from sqsim.metrics import Value, metrics
 from sqsim.models.doubt import drawn, in_doubt
 from sqsim.models.profile import Profile
+from sqsim.resolved import Resolved
 from sqsim.scenario import Scenario, SideQuest
 from sqsim.scenario_parts import RateLoad
-from sqsim.simulate import Simulation, simulate
+from sqsim.simulate import simulate
 from sqsim.strict_json import no_constant
 from sqsim.workers import Progress, Workers
 
@@ -85,7 +86,7 @@ def bands(
     whatever `jobs`. InputError: the scenario cannot be run, or `draws` is not one less than a multiple of 20.
     """
     rank = check_draws(draws)
-    profile = Simulation(scenario).profile
+    profile = Resolved.of(scenario).profile
     sampled = _sampled(scenario)
     work = [(index, twin) for twin in range(2 if sampled else 1) for index in range(draws)]
     found: list[dict[str, float]] = [{}] * len(work)

@@ -22,7 +22,7 @@ from sqsim.cli_plan import read_ks
 from sqsim.cli_sweep import ALL_CORES, Cluster, Jobs
 from sqsim.errors import InputError
 from sqsim.grid import parse_axis
-from sqsim.labels import harm_said
+from sqsim.labels import evicted_then_used_note
 from sqsim.plan.region import run_region
 from sqsim.plan.settings import KS
 from sqsim.workers import Workers
@@ -75,7 +75,7 @@ def _print(found: dict[str, Any], directory: Path) -> None:
         [
             place["concurrency"],
             ", ".join(f"{key}={value}" for key, value in place["values"].items()) or "-",
-            (place["best_free"] or "-") + harm_said(place["best_free_harm"]),
+            (place["best_free"] or "-") + evicted_then_used_note(place["best_free_harm"]),
             best["setting"],
             best["against_none"] * 100,
             None if best["against_free"] is None else best["against_free"] * 100,

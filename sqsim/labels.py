@@ -1,4 +1,4 @@
-"""What a run of a study, a sweep or a plan is called by, the values that tables sort by; and what it evicts in vain."""
+"""What a run of a study, a sweep or a plan is called by, the values that tables sort by; and what it evicts and needs later."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def labels(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def harm(metrics: Mapping[str, Any]) -> float | None:
-    """The share of what a run evicts that is needed later; None where it evicts nothing, or its record does not say."""
-    lost, evicted = metrics.get("evicted_then_used"), metrics.get("evictions")
-    return lost / evicted if evicted and lost is not None else None
+def evicted_then_used_share(metrics: Mapping[str, Any]) -> float | None:
+    """Give the share of what a run evicts that is needed later; None where it evicts nothing, or its record does not say."""
+    used, evicted = metrics.get("evicted_then_used"), metrics.get("evictions")
+    return used / evicted if evicted and used is not None else None
 
 
-def harm_said(share: float | None) -> str:
-    """That share in brackets, to stand behind a setting's name; empty where there is none."""
+def evicted_then_used_note(share: float | None) -> str:
+    """Write that share in brackets, to follow a setting's name; empty where there is none."""
     return f" ({share:.1%} of what it evicts is needed later)" if share else ""

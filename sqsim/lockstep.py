@@ -148,10 +148,10 @@ class _Replay:
             kv = [request.row for request in batch.requests]
             self._compare("row kv", [row[6] for row in rows], [row.length for row in kv if row is not None])
             self._compare("row tree", [row[8] for row in rows], [row.shared for row in kv if row is not None])
-        self._decides("wait", event.get("wait", list), [request.rid for request in scheduler.waiting])
-        self._decides("run", event.get("run", list), [request.rid for request in scheduler.running])
+        self._decides("wait", event.get("wait", list), [request.asked.rid for request in scheduler.waiting])
+        self._decides("run", event.get("run", list), [request.asked.rid for request in scheduler.running])
         self._compare("full", event.get("full", bool), scheduler.full)
-        chunked = scheduler.chunked.rid if scheduler.chunked is not None else None
+        chunked = scheduler.chunked.asked.rid if scheduler.chunked is not None else None
         self._compare("chunked", event.data.get("chunked"), chunked)
         self._compare("ratio", event.get("ratio", float), scheduler.ratio, _RATIO_TOLERANCE)
         self._compare_pools(event.entry("post"))
@@ -163,7 +163,7 @@ class _Replay:
         self._compare("touch", event.get("touch", list, []), done.touched)
         retractions = event.entries("retract")
         logged = retractions[0].get("retracted", list) if retractions else None
-        simulated = None if done.retracted is None else [request.rid for request in done.retracted]
+        simulated = None if done.retracted is None else [request.asked.rid for request in done.retracted]
         self._compare("retract", logged, simulated)
         report.evicted_leaves += sum(map(len, evicted))
         report.retractions += len(logged or [])
@@ -172,9 +172,11 @@ class _Replay:
         """The admission tests of the round, one field after the other."""
         tests = self._scheduler.round.tests
         logged = self._event.entries("adm")
-        self._compare("adm", [entry.get("rid", str) for entry in logged], [test.request.rid for test in tests])
+        self._compare(
+            "adm", [entry.get("rid", str) for entry in logged], [test.request.asked.rid for test in tests]
+        )
         for entry, test in zip(logged, tests, strict=False):
-            rid = test.request.rid
+            rid = test.request.asked.rid
             if entry.get("chunk", bool, default=False):
                 self._compare(f"adm {rid} chunk", expected=True, found=test.chunk)
                 self._compare(f"adm {rid} more", entry.get("more", bool), test.more)
@@ -190,12 +192,12 @@ class _Replay:
         self._decides("result", expected=True, found=batch is not None)
         if batch is None:
             return
-        dropped = [r.rid for r in batch.requests if r.finish is not None or r.retracted]
+        dropped = [r.asked.rid for r in batch.requests if r.finish is not None or r.retracted]
         finished = self._scheduler.process_result(batch).finished
         self._compare("skipped", event.get("skipped", list, []), dropped)
-        self._compare("fin", event.get("fin", list), [request.rid for request in finished])
+        self._compare("fin", event.get("fin", list), [request.asked.rid for request in finished])
         self._compare(
-            "out", event.get("out", list), [[request.rid, request.n_out] for request in batch.requests]
+            "out", event.get("out", list), [[request.asked.rid, request.n_out] for request in batch.requests]
         )
         self._compare_pools(event.entry("mem"))
 

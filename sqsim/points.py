@@ -27,8 +27,9 @@ from sqsim.metrics import metrics
 from sqsim.models.doubt import drawn
 from sqsim.models.profile import Profile
 from sqsim.record_files import is_record, write_record
+from sqsim.resolved import Resolved
 from sqsim.scenario import Scenario
-from sqsim.simulate import Simulation, simulate
+from sqsim.simulate import simulate
 from sqsim.strict_json import is_whole, sealed
 from sqsim.time_spent import time_spent
 from sqsim.trace.files import sha256, written_whole
@@ -150,7 +151,7 @@ class _Work:
 
 
 def _profile(draw: Draw) -> Profile:
-    return drawn(Simulation(draw.scenario).profile, draw.seed, draw.index)
+    return drawn(Resolved.of(draw.scenario).profile, draw.seed, draw.index)
 
 
 def content_key(item: Item) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from sqsim.errors import InputError
 from sqsim.models.limits import Limits
-from sqsim.models.request import Request
+from sqsim.models.request import Asked, Request
 from sqsim.models.tokens import Run, concat, count, literal
 
 T = TypeVar("T")
@@ -122,16 +122,18 @@ class Recording:
             # Recorded ids are not negative, so these never match.
             output = concat(output, (Run(-1 - list(self.requests).index(rid), 0, unsaid),))
         return Request(
-            rid=rid,
-            prompt=literal(prompt),
-            output=output,
-            max_new_tokens=cap,
-            ignore_eos=ignore_eos,
-            session=asked.optional("session", str),
-            role="main" if asked.optional("fork_tokens", int) is None else "aux",
-            fork_tokens=asked.optional("fork_tokens", int),
-            publish_tokens=asked.optional("publish_tokens", int),
-            forked=asked.optional("forked", int),
+            Asked(
+                rid=rid,
+                prompt=literal(prompt),
+                output=output,
+                max_new_tokens=cap,
+                ignore_eos=ignore_eos,
+                session=asked.optional("session", str),
+                role="main" if asked.optional("fork_tokens", int) is None else "aux",
+                fork_tokens=asked.optional("fork_tokens", int),
+                publish_tokens=asked.optional("publish_tokens", int),
+                forked=asked.optional("forked", int),
+            )
         )
 
     def events(self) -> Iterator[Entry]:

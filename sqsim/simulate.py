@@ -16,18 +16,13 @@ import pyarrow as pa
 from sqsim import __version__
 from sqsim.agents import Agents
 from sqsim.base.code_digest import code_digest
-from sqsim.des.load import Share
-from sqsim.des.world import Happened, Served, World
+from sqsim.des.load import Stripe
+from sqsim.des.world import Happened, World
 from sqsim.errors import InputError
-from sqsim.models.capacity import Capacity, kv_capacity
-from sqsim.models.cost import CostModel, profile
-from sqsim.models.eviction_cost import InPlaceCost, in_place_cost
-from sqsim.models.geometry import Geometry, geometry
-from sqsim.models.hardware import Hardware, hardware
-from sqsim.models.limits import Limits
 from sqsim.models.profile import Profile
 from sqsim.record import REPLICATED, TABLES, Rows, RunRecord
 from sqsim.recorder import recorder
+from sqsim.resolved import Resolved
 from sqsim.scenario import Scenario, SideQuest
 
 _HELD_STEPS = 10_000
@@ -86,56 +81,15 @@ class Simulation:
     def __init__(self, scenario: Scenario, other_profile: Profile | None = None) -> None:
         self._started = time.perf_counter()
         self.scenario = scenario
-        engine = scenario.engine
-        model = str(scenario.model_path or scenario.model)
         with scenario.blamed("policy.decisions"):
             _refuse_live(scenario)
-        with scenario.blamed("model"):
-            self.geometry: Geometry = geometry(model)
-        with scenario.blamed("engine.gpu"):
-            self.hardware: Hardware = hardware(engine.gpu)
-        with scenario.blamed("engine.profile"):
-            self.profile: Profile = other_profile or profile(model, engine.gpu, scenario.profile)
-            weight_bytes = self.geometry.weight_bytes(self.profile.weights)
-        with scenario.blamed("engine.kernel_costs"):
-            self.in_place: InPlaceCost = in_place_cost(self.hardware, scenario.kernel_costs)
-        with scenario.blamed("engine.tensor_parallel"):
-            self.geometry.kv_heads_per_gpu(engine.tensor_parallel)
-        with scenario.blamed("engine" if engine.kv_capacity is None else "engine.kv_capacity"):
-            self.capacity: Capacity = kv_capacity(
-                self.geometry,
-                self.hardware,
-                weight_bytes,
-                mem_fraction=engine.mem_fraction,
-                kv_dtype=engine.kv_dtype,
-                swa_pool=engine.swa_pool,
-                swa_full_tokens_ratio=engine.swa_full_tokens_ratio,
-                page_size=engine.page_size,
-                tensor_parallel=engine.tensor_parallel,
-                override=engine.kv_capacity,
-            )
-        self.cost = CostModel(
-            self.profile,
-            self.geometry,
-            self.hardware,
-            tensor_parallel=engine.tensor_parallel,
-            kv_dtype=engine.kv_dtype,
-        )
-        self.hybrid = self.capacity.swa_tokens is not None
+        self.resolved = Resolved.of(scenario, other_profile).checked()
         self.agents = Agents(scenario, _HELD_STEPS)
 
     @property
     def schemas(self) -> dict[str, pa.Schema]:
         """The tables of its record."""
         return TABLES if self.scenario.replicas == 1 else REPLICATED
-
-    @property
-    def context_length(self) -> int:
-        return self.scenario.engine.context_length or self.geometry.context_length
-
-    @property
-    def _tail_tokens(self) -> int:
-        return self.geometry.window or 0 if self.hybrid else 0
 
     def write(
         self, directory: str | Path, *, overwrite: bool = False, progress: Progress | None = None
@@ -157,27 +111,7 @@ class Simulation:
             self._happened = self._run(rows, progress, step_by_step=step_by_step)
 
     def _run(self, rows: Mapping[str, Rows], progress: Progress | None, *, step_by_step: bool) -> Happened:
-        scenario, keys = self.scenario, self.scenario.engine
-        limits = Limits(
-            kv_capacity=self.capacity.full_tokens,
-            swa_capacity=self.capacity.swa_tokens,
-            swa_window=self.geometry.window - 1 if self.geometry.window else None,
-            page_size=keys.page_size,
-            max_running=keys.max_running,
-            chunked_prefill=keys.chunked_prefill,
-            schedule_conservativeness=keys.schedule_conservativeness,
-            context_length=self.context_length,
-            release_idle_sessions=keys.cache == "session",
-        )
-        served = Served(
-            limits,
-            self.cost,
-            self.in_place,
-            self.profile.client,
-            self.hybrid,
-            self.context_length,
-            self._tail_tokens,
-        )
+        scenario, resolved = self.scenario, self.resolved
         number, total = scenario.replicas, len(self.agents.roots)
         apart = scenario.router == "session_affinity"
         groups = [range(each, each + 1) for each in range(number)] if apart else [range(number)]
@@ -188,14 +122,16 @@ class Simulation:
                 progress(ended, total)
 
         for place, group in enumerate(groups):
-            world = World(served, self.agents, rows, group, scenario.router, numbers, step_by_step=step_by_step)
-            world.run(Share(place, len(groups)), happened, tell)
+            world = World(
+                resolved, self.agents, rows, group, scenario.router, numbers, step_by_step=step_by_step
+            )
+            world.run(Stripe(place, len(groups)), happened, tell)
         assert happened.ended == total, "law 1: every task ends"
         return happened
 
     def describe(self) -> dict[str, Any]:
         """run.json: what was run, and on what evidence."""
-        paused = self._happened.pauses
+        resolved, paused = self.resolved, self._happened.pauses
         return {
             **self.agents.describe(),
             "kind": "simulated",
@@ -206,14 +142,10 @@ class Simulation:
                 "simpy": version("simpy"),
                 "models_sglang": "0.5.23",
             },
-            "kv_capacity": {
-                "tokens": self.capacity.full_tokens,
-                "swa_tokens": self.capacity.swa_tokens,
-                "how": self.capacity.how,
-            },
-            "context_length": self.context_length,
-            "profile": {**_profile(self.profile), "also_derived": list(self.cost.notes)},
-            "kernel_costs": {"in_place": self.in_place._asdict()}
+            "kv_capacity": resolved.kv_capacity.described(),
+            "context_length": resolved.context_length,
+            "profile": {**_profile(resolved.profile), "also_derived": list(resolved.cost.notes)},
+            "kernel_costs": {"in_place": resolved.in_place._asdict()}
             if self.scenario.after_eviction == "in_place"
             else {},
             "out_of_range": dict(sorted(self._happened.out_of_range.items())),

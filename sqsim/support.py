@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from sqsim.errors import InputError
-from sqsim.models.capacity import kv_capacity
-from sqsim.models.cost import profile
 from sqsim.models.doubt import in_doubt
-from sqsim.models.geometry import geometry
 from sqsim.models.hardware import HARDWARE, Hardware
 from sqsim.models.known_models import KNOWN_MODELS
 from sqsim.models.profile import shipped_profiles
+from sqsim.resolved import Resolved
+from sqsim.scenario_parts import Engine
 
 
 def support() -> list[dict[str, Any]]:
@@ -27,11 +26,10 @@ def support() -> list[dict[str, Any]]:
 
 
 def _row(model: str, gpu: Hardware) -> dict[str, Any]:
-    shape, auto = geometry(model), profile(model, gpu.name)
-    weight_bytes = shape.weight_bytes(auto.weights)
+    resolved = Resolved(model, Engine(gpu=gpu.name))
+    shape, auto = resolved.geometry, resolved.profile
     try:
-        capacity = kv_capacity(shape, gpu, weight_bytes)
-        tokens, how = capacity.full_tokens, capacity.how
+        tokens, how = resolved.kv_capacity.tokens, resolved.kv_capacity.how
     except InputError as error:
         tokens, how = None, str(error)
     terms = auto.terms()
@@ -56,7 +54,7 @@ def _row(model: str, gpu: Hardware) -> dict[str, Any]:
         "held_out_error": {name: term.fit.held_out_mean_abs_error for name, term in terms.items() if term.fit},
         "in_doubt": in_doubt(auto),
         "weights": auto.weights,
-        "weight_bytes": weight_bytes,
+        "weight_bytes": resolved.weight_bytes,
         "kv_capacity_tokens": tokens,
         "kv_capacity": how,
         "other_profiles": others,

@@ -17,6 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TextIO
@@ -90,13 +91,17 @@ def plan(size: Any, device: Any, hardware: Any, until: float) -> Iterator[tuple[
 
     every = cases(size, device)
     for case in every:
-        yield "check", f"{case.kernel}, {case.what}", lambda case=case: [check(case)]
+        yield "check", f"{case.kernel}, {case.what}", partial(_one, check, case)
     now = time.perf_counter()
     yield "race", "in place", lambda: races(size, device, now + (until - now) / 2)
     for case in every:
-        yield "time", f"{case.kernel}, {case.what}", lambda case=case: [timed(case, device, hardware)]
+        yield "time", f"{case.kernel}, {case.what}", partial(_one, timed, case, device, hardware)
     for what, measure in dense(size, device, hardware):
-        yield "gemm", what, lambda measure=measure: [measure()]
+        yield "gemm", what, partial(_one, measure)
+
+
+def _one(measure: Callable[..., dict[str, Any]], *given: Any) -> list[dict[str, Any]]:
+    return [measure(*given)]
 
 
 def write(out: TextIO, row: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from typing import Any, TextIO
 import httpx
 
 from sqreal.install import cuda_devices
-from sqreal.plugin.hooks import TESTED_VERSIONS
+from sqreal.plugin.versions import TESTED_VERSIONS
 from sqreal.server import Server, ServerOptions, start
 from sqreal.tiny_models import TINY_MODELS, write_tiny_model
 from sqsim.models.known_models import KNOWN_MODELS

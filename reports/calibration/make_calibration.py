@@ -43,8 +43,9 @@ ENGINE = {
     "schedule_conservativeness": 0.05,  # next to nothing is reserved for outputs: some runs retract
     "max_new_tokens": 160,
 }
-KEEP_LAST = {"name": "keep_last", "n": 2, "after_eviction": "reprefill"}
-FITTED = [("fit-1", 1, 12, {"name": "none"}), ("fit-2", 2, 6, KEEP_LAST), ("fit-3", 3, 2, {"name": "none"})]
+KEEP_LAST: dict[str, Any] = {"name": "keep_last", "n": 2, "after_eviction": "reprefill"}
+NONE: dict[str, Any] = {"name": "none"}
+FITTED = [("fit-1", 1, 12, NONE), ("fit-2", 2, 6, KEEP_LAST), ("fit-3", 3, 2, NONE)]
 """Name, seed of the tasks, tasks at a time, policy."""
 REPEATS = 5
 TASKS = 24
@@ -110,8 +111,8 @@ def measure(work: Path) -> None:
     """All runs on one server; each record with its schedule and the load average behind it."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    runs = [*FITTED, *((f"test-{n}", 0, 12, {"name": "none"}) for n in range(1, REPEATS + 1))]
-    options = options_of(scenario(work, 0, 12, {"name": "none"}), work / "model")
+    runs = [*FITTED, *((f"test-{n}", 0, 12, NONE) for n in range(1, REPEATS + 1))]
+    options = options_of(scenario(work, 0, 12, NONE), work / "model")
     log = work / "steps.jsonl"
     with start(options, force_tokens=True, step_log=log) as server:
         for name, seed, concurrency, policy in runs:

@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 FILE = HERE / "explanations.json"
 DESIGN, COARSE_TASKS, ROUNDS, PROPOSED, FULL = 64, 96, 8, 16, 8
 CURVED = 3
-BY_HAND = [
+BY_HAND: list[dict[str, float | str]] = [
     {
         "k": "4",
         "false_rate": 0.7,
@@ -192,7 +192,7 @@ def main() -> None:
     runs.take(qmc.Sobol(len(w.UNKNOWNS), seed=0).random(DESIGN), COARSE_TASKS, "design")
     for number in range(ROUNDS):
         if number == 6:
-            ours = {"experts": "bf16moe-sglang", "baseline_cache": "radix", "recall": 1.0}
+            ours: w.World = {"experts": "bf16moe-sglang", "baseline_cache": "radix", "recall": 1.0}
             runs.take([w.shares({**ours, **one}) for one in BY_HAND], COARSE_TASKS, "by hand")
         if not any(row["stage"] == f"round {number + 1}" for row in runs.rows):
             runs.take(propose(runs.of(COARSE_TASKS), PROPOSED, number), COARSE_TASKS, f"round {number + 1}")

@@ -288,5 +288,10 @@ def page() -> str:
     )
 
 
+def main() -> int:
+    """Write the page; the exit code."""
+    return write_or_check(PAGE, page())
+
+
 if __name__ == "__main__":
-    sys.exit(write_or_check(PAGE, page()))
+    sys.exit(main())

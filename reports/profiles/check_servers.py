@@ -117,9 +117,10 @@ def servers() -> list[Server]:
         cost = CostModel(
             profile(MODEL, gpu, "roofline"), geometry(MODEL), hardware(gpu), tensor_parallel=parallel
         )
-        sizes = (int(row[name]) for name in ("concurrency", "isl", "osl"))
-        seconds = (float(row[name]) * 1e-3 for name in ("silicon_tpot_ms", "silicon_ttft_ms"))
-        found.append(Server(line, gpu, parallel, row["backend_version"], *sizes, *seconds, cost))
+        requests, prompt, output = (int(row[name]) for name in ("concurrency", "isl", "osl"))
+        tpot_s, ttft_s = (float(row[name]) * 1e-3 for name in ("silicon_tpot_ms", "silicon_ttft_ms"))
+        version = row["backend_version"]
+        found.append(Server(line, gpu, parallel, version, requests, prompt, output, tpot_s, ttft_s, cost))
     return found
 
 
@@ -169,7 +170,7 @@ def whole_servers() -> list[str]:
         return float(np.array(row.features) @ fitted)
 
     def first_token(row: Server) -> float:
-        return fitted[FACTORS.index("prefill of others")] * row.prefill_s + with_factors(row) / 2
+        return float(fitted[FACTORS.index("prefill of others")]) * row.prefill_s + with_factors(row) / 2
 
     ttft = {
         name: np.array([first_token(row) / row.ttft_s - 1 for row in group])

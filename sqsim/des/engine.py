@@ -144,7 +144,7 @@ class Engine:
     def cancel(self, submission: Submission) -> None:
         """Abort a request; what it has cost so far stays counted. Its `done` carries "abort"."""
         if submission.request in self._live:
-            self._scheduler.abort(submission.request.rid)
+            self._scheduler.abort(submission.request.asked.rid)
             self._end_elsewhere()
             self._notify()
 
@@ -296,6 +296,6 @@ class Engine:
         if scheduler.kv.sessions.pins:
             return False  # a pin ends with its time
         self._hopeless = scheduler.chunked or scheduler.waiting[0]
-        scheduler.abort(self._hopeless.rid)
+        scheduler.abort(self._hopeless.asked.rid)
         self._end_elsewhere()
         return True

@@ -16,7 +16,7 @@ Events = Generator[simpy.Event, object, None]
 Start = Callable[[Instance], simpy.Process]
 
 
-class Share(NamedTuple):
+class Stripe(NamedTuple):
     """Every `of`-th task, from number `place` on."""
 
     place: int
@@ -24,13 +24,13 @@ class Share(NamedTuple):
 
 
 def start_load(
-    clock: Clock, load: Load, roots: Collection[Instance], start: Start, seed: int, share: Share
+    clock: Clock, load: Load, roots: Collection[Instance], start: Start, seed: int, stripe: Stripe
 ) -> None:
-    """Set off a share of the tasks as the scenario's load says.
+    """Start the tasks of a stripe as the scenario's load says.
 
-    A closed loop's places are dealt out evenly, the first shares getting one more; a share without a place gets no task.
+    A closed loop's places are dealt out evenly, the first stripes getting one more; a stripe without a place gets no task.
     """
-    place, of = share
+    place, of = stripe
     if isinstance(load, ClosedLoad):
         of = min(of, load.concurrency)
         if place >= of:

@@ -14,7 +14,7 @@ from sqsim.des.gate import GateKeeper
 from sqsim.des.wire import Wire
 from sqsim.metrics import Hindsight
 from sqsim.models.radix import Trail
-from sqsim.models.request import Request
+from sqsim.models.request import Asked, Request
 from sqsim.task_rows import Served, Tables, TaskRows
 
 Events = Generator[simpy.Event, object, None]
@@ -111,7 +111,7 @@ class AgentTask:
     def _main(self, step: RunMain) -> Generator[simpy.Event, object, list[Action]]:
         if step.restart and self._session is not None:
             self._engine.close_session(self._session)
-        request = Request(
+        asked = Asked(
             rid=main_rid(self._number, step.turn),
             prompt=step.prompt,
             output=step.output,
@@ -119,10 +119,9 @@ class AgentTask:
             session=self._session,
             publish_tokens=step.first_prompt_tokens if self._session else None,
             forked=self._loop.announced_fork if self._session else None,
-            trail=self._trail(),
             n_in=step.prompt_tokens,
         )
-        self._main_request = request
+        request = self._main_request = Request(asked, self._trail())
         submission = self._engine.submit(request, tell_first_token=self._loop.awaits_prefill)
         if submission.first_token is not None:
             yield submission.first_token
@@ -182,7 +181,7 @@ class AgentTask:
 
     def _spawn(self, aux: AuxThread) -> None:
         assert aux.output is not None, "a simulation has no model, so its aux threads are scripted"
-        request = Request(
+        asked = Asked(
             rid=aux_rid(self._number, aux.index),
             prompt=aux.prompt,
             output=aux.output,
@@ -190,9 +189,8 @@ class AgentTask:
             role="aux",
             session=self._session,
             fork_tokens=aux.fork_tokens if self._session is not None else None,
-            trail=self._trail(),
         )
-        submission = self._engine.submit(request)
+        submission = self._engine.submit(Request(asked, self._trail()))
         self._aux.append((aux, submission))
         assert submission.done.callbacks is not None
         submission.done.callbacks.append(lambda event: self._aux_done(aux, event))

@@ -18,32 +18,16 @@ from sqsim.des.clock import Clock
 from sqsim.des.engine import Engine
 from sqsim.des.fleet import Fleet, horizon
 from sqsim.des.gate import GateKeeper
-from sqsim.des.load import Share, start_load
+from sqsim.des.load import Stripe, start_load
 from sqsim.des.step_log import StepLog
 from sqsim.des.task import AgentTask, Child
 from sqsim.des.wire import Wire
-from sqsim.models.cost import CostModel
-from sqsim.models.eviction_cost import InPlaceCost
-from sqsim.models.limits import Limits
-from sqsim.models.profile import ClientTerm
 from sqsim.models.tokens import Segments
 from sqsim.record import Rows
+from sqsim.resolved import Resolved
 from sqsim.scenario_parts import Router
 from sqsim.task_rows import Tables
 from sqsim.workload import Instance
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What every replica is: an engine with these limits and costs, and the ways to it."""
-
-    limits: Limits
-    cost: CostModel
-    in_place: InPlaceCost
-    delays: ClientTerm | None
-    hybrid: bool
-    context_length: int
-    tail_tokens: int
 
 
 @dataclass(slots=True)
@@ -61,7 +45,7 @@ class World:
 
     def __init__(
         self,
-        served: Served,
+        resolved: Resolved,
         agents: Agents,
         rows: Mapping[str, Rows],
         replicas: range,
@@ -70,11 +54,11 @@ class World:
         *,
         step_by_step: bool,
     ) -> None:
-        self._served, self._agents, self._numbers = served, agents, numbers
+        self._resolved, self._agents, self._numbers = resolved, agents, numbers
         clock = self._clock = Clock()
         several = "replica" in rows["engine"].schema.names
         self._logs = [
-            StepLog(served.cost, rows["engine"], hybrid=served.hybrid, replica=each if several else None)
+            StepLog(resolved.cost, rows["engine"], hybrid=resolved.hybrid, replica=each if several else None)
             for each in replicas
         ]
         engines: list[Engine] = []
@@ -82,9 +66,9 @@ class World:
             until = horizon(clock, engines, replica) if len(replicas) > 1 else None
             engine = Engine(
                 clock,
-                served.limits,
-                served.cost,
-                served.in_place,
+                resolved.limits,
+                resolved.cost,
+                resolved.in_place,
                 log,
                 step_by_step=step_by_step,
                 replica=replica,
@@ -96,14 +80,15 @@ class World:
         else:
             assert router != "session_affinity", "its replicas are worlds of their own"
             self._last = Fleet(engines, router)
-        self._door = self._last if served.delays is None else Wire(clock, self._last, served.delays)
+        delays = resolved.profile.client
+        self._door = self._last if delays is None else Wire(clock, self._last, delays)
         self._tables = Tables(**{name: rows[name] for name in ("tasks", "turns", "aux", "evictions")})
         self._segments, self._client = Segments(), agents.client()
-        gate = agents.gate(served.limits.kv_capacity * len(engines))
+        gate = agents.gate(resolved.limits.kv_capacity * len(engines))
         self._keeper = None if gate is None else GateKeeper(clock, gate)
 
-    def run(self, share: Share, happened: Happened, tell: Callable[[int], None]) -> None:
-        """Let time pass until this share of the run's tasks has ended and nothing runs."""
+    def run(self, stripe: Stripe, happened: Happened, tell: Callable[[int], None]) -> None:
+        """Let time pass until this stripe of the run's tasks has ended and nothing runs."""
         clock, scenario = self._clock, self._agents.scenario
         end_s = 0.0
 
@@ -118,7 +103,7 @@ class World:
             happened.ended, end_s = happened.ended + 1, clock.now
             tell(happened.ended)
 
-        start_load(clock, scenario.load, self._agents.roots, start, scenario.seed, share)
+        start_load(clock, scenario.load, self._agents.roots, start, scenario.seed, stripe)
         clock.run_with(self._last)  # past the last task's end: what cancelled requests still cost
         for log in self._logs:
             log.finish(end_s)
@@ -128,7 +113,7 @@ class World:
             happened.paused_s += self._keeper.paused_s
 
     def _build(self, instance: Instance, parent: str | None) -> AgentTask:
-        served = self._served
+        resolved = self._resolved
         agent = AgentTask(
             self._clock,
             self._door,
@@ -139,8 +124,8 @@ class World:
             self._agents.loop(
                 instance,
                 self._segments,
-                context_length=served.context_length,
-                tail_tokens=served.tail_tokens,
+                context_length=resolved.context_length,
+                tail_tokens=resolved.tail_tokens,
             ),
             parent,
             self._keeper,

@@ -63,7 +63,7 @@ class Budget:
                     if (left := request.max_new_tokens - request.n_out) < CLIP_NEW_TOKENS
                     else CLIP_NEW_TOKENS
                 )
-                * (1.0 if request.ignore_eos else ratio)
+                * (1.0 if request.asked.ignore_eos else ratio)
                 for request in running
             ]
         )
@@ -102,7 +102,7 @@ class Budget:
 
         Only a need that the whole window pool could never meet is met by a smaller chunk; 0: it has to wait.
         """
-        if self.window_need(extend, new_tokens, self.chunk_left) < self._kv.pool.window_capacity:
+        if self.window_need(extend, new_tokens, self.chunk_left) < self._kv.pool.swa_capacity:
             return 0
         room = self.remaining_window() - held_back - self.window_need(0, new_tokens)
         return min(self.chunk_left, self._kv.pool.floor(max(0, room)))
@@ -280,8 +280,8 @@ class QueueOrder:
         last: set[Request] = set()
         cached: dict[Request, int] = {}
         for request in waiting:
-            session = self._kv.sessions.get(request.session)
-            if session is not None and request.role == "main":
+            session = self._kv.sessions.get(request.asked.session)
+            if session is not None and request.asked.role == "main":
                 prefix = min(session.row.length, request.known)
             else:
                 prefix = self._kv.tree.match(request.context, request.known).tokens

@@ -17,8 +17,8 @@ from sqsim.models.tokens import count, normal
 def audit(kv: KvCache, waiting: Sequence[Request], in_flight: Sequence[Request], limits: Limits) -> None:
     """Raise an AssertionError that names the account which is off."""
     for request in waiting:
-        assert request.row is None, f"waiting request {request.rid} holds a row"
-        assert request.finish is None, f"request {request.rid} waits and has ended by {request.finish}"
+        assert request.row is None, f"waiting request {request.asked.rid} holds a row"
+        assert request.finish is None, f"request {request.asked.rid} waits and has ended by {request.finish}"
     rows = _rows(kv, in_flight)
     tree = kv.tree
     _audit_structure(tree, limits.page_size)
@@ -27,21 +27,23 @@ def audit(kv: KvCache, waiting: Sequence[Request], in_flight: Sequence[Request],
         _audit_windows(tree, rows, limits)
     _audit_pool(kv, rows, limits)
     kv.sessions.check()
-    aux = {request for request in in_flight if request.role == "aux"}
+    aux = {request for request in in_flight if request.asked.role == "aux"}
     assert aux == set(kv.aux), f"aux requests in flight {_rids(aux)}, counted {_rids(kv.aux)}"
 
 
 def _rids(requests: object) -> list[str]:
     assert isinstance(requests, set | dict)
-    return sorted(request.rid for request in requests)
+    return sorted(request.asked.rid for request in requests)
 
 
 def _rows(kv: KvCache, in_flight: Sequence[Request]) -> list[Row]:
     """Every row once: a session's is also its turn's."""
     rows: dict[int, Row] = {}
     for request in in_flight:
-        assert request.row is not None, f"request {request.rid} is in flight without a row"
-        assert request.finish is None, f"request {request.rid} is in flight and has ended by {request.finish}"
+        assert request.row is not None, f"request {request.asked.rid} is in flight without a row"
+        assert request.finish is None, (
+            f"request {request.asked.rid} is in flight and has ended by {request.finish}"
+        )
         rows[id(request.row)] = request.row
     for row in kv.sessions.rows():
         rows[id(row)] = row

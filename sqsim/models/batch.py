@@ -69,8 +69,10 @@ class Batch:
 
     def rows(self) -> list[tuple[str, int, int]]:
         """(rid, extend, prefix) of every row, as a step log has them."""
-        rows = [(request.rid, extend, prefix) for request, extend, prefix in self.prefill]
-        return rows + [(r.rid, 1, length - 1) for r, length in zip(self.decoding, self.lengths, strict=True)]
+        rows = [(request.asked.rid, extend, prefix) for request, extend, prefix in self.prefill]
+        return rows + [
+            (r.asked.rid, 1, length - 1) for r, length in zip(self.decoding, self.lengths, strict=True)
+        ]
 
 
 class Result(NamedTuple):

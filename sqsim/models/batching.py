@@ -72,15 +72,15 @@ class Scheduler:
 
     def submit(self, request: Request) -> None:
         """Append a request to the queue; its `max_new_tokens` is capped so that it fits when alone (rule 13)."""
-        room = self.limits.room(request.n_in, self.kv.sessions.shift(request.session))
+        room = self.limits.room(request.n_in, self.kv.sessions.shift(request.asked.session))
         request.max_new_tokens = max(0, min(request.max_new_tokens, room))
         # With a cap of 0 the first token still comes out, and ends it.
         request.ends_at = max(1, min(request.says, request.max_new_tokens))
         request.quiet_until = min(request.ends_at - 1, request.max_new_tokens - 2)
-        assert not request.ignore_eos or request.says >= request.max_new_tokens, (
-            f"request {request.rid} ignores stop tokens but says {request.says} < {request.max_new_tokens} tokens"
+        assert not request.asked.ignore_eos or request.says >= request.max_new_tokens, (
+            f"request {request.asked.rid} ignores stop tokens but says {request.says} < {request.max_new_tokens} tokens"
         )
-        if request.session is not None:
+        if request.asked.session is not None:
             self.kv.sessions.expect(request)
         self.waiting.append(request)
 
@@ -89,18 +89,18 @@ class Scheduler:
 
         Waiting ones end at once, the chunked one in the next round, running ones with their next result.
         """
-        if self.chunked is not None and self.chunked.rid.startswith(rid):
+        if self.chunked is not None and self.chunked.asked.rid.startswith(rid):
             self._abort_chunk = True
-        hit = [request for request in self.waiting if request.rid.startswith(rid)]
+        hit = [request for request in self.waiting if request.asked.rid.startswith(rid)]
         if hit:
-            self.waiting = [request for request in self.waiting if not request.rid.startswith(rid)]
+            self.waiting = [request for request in self.waiting if not request.asked.rid.startswith(rid)]
         for request in hit:
             request.finish, request.lender = "abort", None
-            if request.session is not None:
+            if request.asked.session is not None:
                 self.kv.sessions.finish(request)
             self.ended.append(request)
         for request in self._in_flight():
-            if request.finish is None and request.rid.startswith(rid):
+            if request.finish is None and request.asked.rid.startswith(rid):
                 request.aborting, request.ends_at, request.quiet_until = True, 0, -1
 
     def close_session(self, session: str) -> None:
@@ -246,7 +246,7 @@ class Scheduler:
             return True
         if not self.limits.release_idle_sessions:
             return False
-        brings_row = request.role == "main" and self.kv.sessions.get(request.session) is not None
+        brings_row = request.asked.role == "main" and self.kv.sessions.get(request.asked.session) is not None
         return brings_row or self.kv.release_oldest(request)
 
     def _ride_along(self, batch: Batch) -> None:
@@ -360,7 +360,7 @@ class Scheduler:
         if request.aborting:
             request.finish = "abort"
         else:
-            by_stop = not request.ignore_eos and request.says < request.max_new_tokens
+            by_stop = not request.asked.ignore_eos and request.says < request.max_new_tokens
             request.finish = "stop" if by_stop else "length"
         self._left = True
         self.kv.finish(request)
@@ -374,8 +374,8 @@ class Scheduler:
         idle = sessions.idle_tokens + (sessions.closed_tokens() if sessions.closed else 0)
         aux = sum([pool.owned(request.row) for request in kv.aux if request.row is not None]) if kv.aux else 0
         evictable = kv.tree.evictable
-        free, swa_used = pool.free, pool.window_capacity - kv.remaining_window()
-        return Usage(pool.capacity - idle - aux - evictable - free, idle, aux, evictable, free, swa_used)
+        free, swa_used = pool.free, pool.swa_capacity - kv.remaining_window()
+        return Usage(pool.kv_capacity - idle - aux - evictable - free, idle, aux, evictable, free, swa_used)
 
     def check(self) -> None:
         """Audit every account by an independent walk; an AssertionError names what is off (law 2)."""

@@ -8,20 +8,26 @@ model each full-attention slot brings `swa_full_tokens_ratio` sliding slots with
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqsim.errors import InputError
 from sqsim.models.geometry import Geometry
 from sqsim.models.hardware import GIB, Hardware
 
 
-class Capacity(NamedTuple):
+class KvCapacity(NamedTuple):
     """Pool sizes in tokens, whole pages; `swa_tokens` is None where every layer shares one pool."""
 
-    full_tokens: int
+    tokens: int  # of the full-attention pool
     swa_tokens: int | None
-    bytes_per_full_token: float  # budget of one full-attention slot on one GPU, its sliding share included
     how: str  # one sentence for reports
+    bytes_per_token: float | None = (
+        None  # budget of one full-attention slot on one GPU, its sliding share included
+    )
+
+    def described(self) -> dict[str, Any]:
+        """Give `kv_capacity` of run.json."""
+        return {"tokens": self.tokens, "swa_tokens": self.swa_tokens, "how": self.how}
 
 
 def kv_capacity(
@@ -29,17 +35,17 @@ def kv_capacity(
     hardware: Hardware,
     weight_bytes: float,
     *,
-    mem_fraction: float = 0.88,
-    kv_dtype: str = "bfloat16",
-    swa_pool: bool = True,
-    swa_full_tokens_ratio: float = 0.8,
-    page_size: int = 1,
-    tensor_parallel: int = 1,
-    override: int | None = None,
-) -> Capacity:
+    mem_fraction: float,
+    kv_dtype: str,
+    swa_pool: bool,
+    swa_full_tokens_ratio: float,
+    page_size: int,
+    tensor_parallel: int,
+    given: int | None,
+) -> KvCapacity:
     """Pool sizes for a model on that many GPUs.
 
-    `weight_bytes` is the whole model's, in the format the cost profile names; `override` is a pool size in
+    `weight_bytes` is the whole model's, in the format the cost profile names; `given` is a pool size in
     tokens (SGLang's `--max-total-tokens`, or a real run's `max_total_num_tokens`) and skips the memory
     arithmetic. InputError when a value is out of bounds or the model does not fit.
     """
@@ -49,8 +55,8 @@ def kv_capacity(
     sliding_bytes = geometry.kv_bytes_per_token("sliding", kv_dtype, tensor_parallel)
     slot_bytes = full_bytes + (swa_full_tokens_ratio if hybrid else 1.0) * sliding_bytes
 
-    if override is not None:
-        tokens, how = override, f"given: {override} tokens"
+    if given is not None:
+        tokens, how = given, f"given: {given} tokens"
     else:
         weights = weight_bytes / tensor_parallel
         total = hardware.memory_bytes - hardware.context_bytes
@@ -71,14 +77,14 @@ def kv_capacity(
     if full < 1:
         raise InputError(f"kv_capacity {tokens} is less than one page of {page_size} tokens; raise it")
     if not hybrid:
-        return Capacity(full, None, slot_bytes, how)
+        return KvCapacity(full, None, how, slot_bytes)
     swa = int(full * swa_full_tokens_ratio) // page_size * page_size
     if swa < 1:
         raise InputError(
             f"swa_full_tokens_ratio {swa_full_tokens_ratio:g} of {full} tokens is less than one page of {page_size}; "
             f"raise it, or engine.kv_capacity to at least {math.ceil(page_size / swa_full_tokens_ratio)}"
         )
-    return Capacity(full, swa, slot_bytes, f"{how}; sliding pool {swa_full_tokens_ratio:g} x full")
+    return KvCapacity(full, swa, f"{how}; sliding pool {swa_full_tokens_ratio:g} x full", slot_bytes)
 
 
 def _check(mem_fraction: float, swa_full_tokens_ratio: float, page_size: int) -> None:

@@ -45,18 +45,18 @@ class KvCache:
         last token is always computed again (rule 10).
         """
         request.branch = request.lender = None
-        session = self.sessions.get(request.session)
-        if session is not None and request.role == "main":
+        session = self.sessions.get(request.asked.session)
+        if session is not None and request.asked.role == "main":
             request.lender = session
             request.prefix = self.sessions.lend(session, request)
             return self.tree.root
-        if request.role == "aux":
+        if request.asked.role == "aux":
             request.prefix = self.sessions.readable(request)
             if request.prefix:
                 request.lender = session
                 return self.tree.root
         tokens, trail = request.known - 1, request.trail
-        if request.role == "main" and (limit := self.sessions.publish_limit(request)) is not None:
+        if request.asked.role == "main" and (limit := self.sessions.publish_limit(request)) is not None:
             # A first turn takes no more from the tree than it may give, so that the rest of its row can be dropped.
             tokens, trail = min(tokens, limit), None
         node, request.prefix, request.branch = self.tree.match(request.context, tokens, trail)
@@ -65,12 +65,12 @@ class KvCache:
     def admit(self, request: Request, node: Node) -> None:
         """Give a matched request its row; slots come with `allocate`."""
         lender = request.lender
-        request.fresh = lender is None or request.role == "aux"
-        if request.role == "aux":
+        request.fresh = lender is None or request.asked.role == "aux"
+        if request.asked.role == "aux":
             self.aux[request] = None
         if lender is None:
             request.row = Row(request.prefix, request.prefix, lock=self.tree.lock(node))
-        elif request.role == "main":
+        elif request.asked.role == "main":
             self.sessions.resume(lender, request)
             request.row = lender.row
         else:
@@ -86,15 +86,15 @@ class KvCache:
         for request in requests:
             row = request.row
             assert row is not None
-            if request.role == "main" and request.session is not None and request.lender is None:
+            if request.asked.role == "main" and request.asked.session is not None and request.lender is None:
                 self.sessions.start(request)
             self.pool.extend(row, request.extend_end)
 
     def publish(self, request: Request, upto: int) -> None:
         """Put the first `upto` tokens of an unfinished request into the tree (rule 25), if they may be there."""
-        if request.session is not None:
+        if request.asked.session is not None:
             lender = request.lender
-            if request.role == "aux" or lender is None or not lender.publishes:
+            if request.asked.role == "aux" or lender is None or not lender.publishes:
                 return
             limit = self.sessions.publish_limit(request)
             if limit is not None:
@@ -115,12 +115,12 @@ class KvCache:
         if said is not None:
             length = min(length, request.n_in + said)
         request.kv_tokens = length
-        if request.session is None:
+        if request.asked.session is None:
             self._insert(request, row, length, running=False)
             self._free(request, row)
             return
         lender = request.lender
-        if request.role == "main" and lender is not None:
+        if request.asked.role == "main" and lender is not None:
             if request.finish != "abort":
                 self.sessions.keep(lender, request.n_in + (said or 0))
                 request.row = None
@@ -137,7 +137,7 @@ class KvCache:
         """Take the KV from a request that goes back to the queue (rule 34)."""
         row, lender = request.row, request.lender
         assert row is not None
-        if request.role == "main" and lender is not None:
+        if request.asked.role == "main" and lender is not None:
             if self._stock_sessions:
                 self.sessions.keep(lender, request.known)
             elif self.sessions.lose(lender):
@@ -151,14 +151,14 @@ class KvCache:
         row, lender = request.row, request.lender
         assert row is not None
         request.kv_tokens = row.length
-        if request.role != "main" or lender is None:
+        if request.asked.role != "main" or lender is None:
             self._free(request, row)
         elif self._stock_sessions and request.finish == "out_of_memory":
             self.sessions.keep(lender, request.known)
         elif self.sessions.lose(lender):
             self._free(request, row)
         request.row = request.lender = None
-        if request.session is not None:
+        if request.asked.session is not None:
             self.sessions.finish(request)
 
     def _free(self, request: Request, row: Row) -> None:
@@ -166,7 +166,7 @@ class KvCache:
         if row.lock is not None:
             self.tree.unlock(row.lock)
             row.lock = None
-        if request.role == "aux":
+        if request.asked.role == "aux":
             del self.aux[request]
             if request.lender is not None:
                 self.sessions.unfork(request)
@@ -251,9 +251,9 @@ class KvCache:
     # Details.
 
     def _window_floor(self, request: Request) -> int | None:
-        if request.session is None or request.role == "aux":
+        if request.asked.session is None or request.asked.role == "aux":
             return None
-        return self.sessions.window_floor(request.session)
+        return self.sessions.window_floor(request.asked.session)
 
     def _reclaimed(self, node: Node, leaves: list[int]) -> int:
         """Account for a leaf that left the tree; returns the window slots it had."""

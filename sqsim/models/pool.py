@@ -37,9 +37,9 @@ class Pool:
 
     def __init__(self, limits: Limits) -> None:
         self.page = limits.page_size
-        self.capacity = self.free = limits.kv_capacity
+        self.kv_capacity = self.free = limits.kv_capacity
         self.hybrid = limits.swa_capacity is not None
-        self.window_capacity = self.window_free = limits.swa_capacity or 0
+        self.swa_capacity = self.window_free = limits.swa_capacity or 0
         self.window = limits.swa_window or 0
         self.rows_free = limits.max_running
 

@@ -27,7 +27,7 @@ _LOADER: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader",
 Evidence = Literal["measured", "derived", "assumed", "published"]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
 Count = Annotated[FiniteFloat, Field(ge=0)]
-Share = Annotated[FiniteFloat, Field(ge=0, le=2)]
+Spread = Annotated[FiniteFloat, Field(ge=0, le=2)]
 
 
 def _rising(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -76,7 +76,7 @@ class Term(_Strict):
     source: str
     ranges: dict[str, tuple[float, float]] = {}
     # relative standard deviation of a factor on the whole term; None: what doubt.py declares for the evidence
-    spread: Share | None = None
+    spread: Spread | None = None
     fit: Fit | None = None
 
 
@@ -137,7 +137,7 @@ class Profile(_Strict):
     kv_dtype: str
     note: str
     auto: str | None = None
-    spread: Share = 0.0  # relative standard deviation of a factor on all step times of a run
+    spread: Spread = 0.0  # relative standard deviation of a factor on all step times of a run
 
     step: StepTerm
     dense: CurveTerm  # a layer's projections (and dense MLP), by tokens in the step

@@ -1,4 +1,4 @@
-"""One generation request: what was asked for, and how far the scheduler has brought it.
+"""One generation request in two parts: `Asked`, which never changes, and `Request`, its progress at the scheduler.
 
 States: waiting (queued) -> prefilling (one or several chunks) -> decoding -> finished. A retraction leads from
 decoding back to waiting (RULES.md rule 34). Callers read every field; only the scheduler writes the progress.
@@ -7,7 +7,7 @@ decoding back to waiting (RULES.md rule 34). Callers read every field; only the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from sqsim.models.tokens import Tokens, concat, count
 
@@ -20,19 +20,18 @@ Role = Literal["main", "aux"]
 Finish = Literal["stop", "length", "abort", "out_of_memory"]
 
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """A request and its progress; all counts in tokens.
+class Asked(NamedTuple):
+    """States what a client asks for; all counts in tokens.
 
     `output` is what the model would say, at least one token. The request ends with a stop token when all of it is
     out and it is shorter than `max_new_tokens`, else by length; with `ignore_eos` always by length, and `output`
-    must then reach the capped `max_new_tokens`. Compared by identity.
+    must then reach the capped `max_new_tokens`.
     """
 
     rid: str
     prompt: Tokens  # the whole context in order, for a session's later turns too
     output: Tokens
-    max_new_tokens: int  # as declared; capped when submitted (rule 13)
+    max_new_tokens: int  # as declared; the scheduler caps it (rule 13)
     ignore_eos: bool = False
     role: Role = "main"
     session: str | None = None  # main: the streaming session whose next turn this is; aux: the session it forks
@@ -41,9 +40,15 @@ class Request:
         None  # main in a session: an aux request that reads this many of its tokens will follow
     )
     publish_tokens: int | None = None  # first turn of a session: how much of the prompt the tree may keep
-    trail: Trail | None = None  # where the tree last met this conversation; a short cut, kept up to date
-
     n_in: int = 0  # tokens of the prompt; 0: they are counted
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Follows one request through the scheduler; all counts in tokens. Compared by identity."""
+
+    asked: Asked
+    trail: Trail | None = None  # where the tree last met this conversation; a short cut, kept up to date
 
     # Progress.
     n_out: int = field(default=0, init=False)
@@ -57,9 +62,13 @@ class Request:
         default=True, init=False
     )  # admitted last without a session's row: its positions start at 0
 
+    # Derived once from what is asked.
+    n_in: int = field(init=False)  # tokens of the prompt
+    says: int = field(init=False, repr=False)  # tokens in the output
+    max_new_tokens: int = field(init=False)  # as asked, capped when submitted (rule 13)
+
     # The scheduler's working state; nobody else's business.
     context: Tokens = field(init=False, repr=False)  # prompt and output; what is known of it is n_in + n_out
-    says: int = field(init=False, repr=False)  # tokens in `output`
     ends_at: int = field(
         default=0, init=False, repr=False
     )  # n_out that finishes it; 0 once it is to be aborted
@@ -82,10 +91,12 @@ class Request:
     aborting: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.n_in, self.says = self.n_in or count(self.prompt), count(self.output)
-        assert self.n_in > 0, f"request {self.rid} has an empty prompt"
-        assert self.says > 0, f"request {self.rid} has an empty output; a generation says at least one token"
-        self.context = concat(self.prompt, self.output)
+        asked = self.asked
+        self.n_in, self.says = asked.n_in or count(asked.prompt), count(asked.output)
+        assert self.n_in > 0, f"request {asked.rid} has an empty prompt"
+        assert self.says > 0, f"request {asked.rid} has an empty output; a generation says at least one token"
+        self.max_new_tokens = asked.max_new_tokens
+        self.context = concat(asked.prompt, asked.output)
 
     @property
     def known(self) -> int:

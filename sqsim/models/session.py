@@ -57,18 +57,18 @@ class Sessions:
 
     def expect(self, request: Request) -> None:
         """A turn or a fork was submitted."""
-        name = request.session
+        name = request.asked.session
         assert name is not None
-        if request.role == "aux":
+        if request.asked.role == "aux":
             self._forks.setdefault(name, []).append(request)
             self._announced.pop(name, None)
             return
-        assert name not in self._turns, f"session {name} has the unfinished turn {self._turns[name].rid}"
+        assert name not in self._turns, f"session {name} has the unfinished turn {self._turns[name].asked.rid}"
         self._turns[name] = request
-        if request.forked is not None:
-            self._announced[name] = request.forked
-        if request.publish_tokens is not None or name not in self._publish:
-            self._publish[name] = request.publish_tokens
+        if request.asked.forked is not None:
+            self._announced[name] = request.asked.forked
+        if request.asked.publish_tokens is not None or name not in self._publish:
+            self._publish[name] = request.asked.publish_tokens
 
     def get(self, name: str | None) -> Session | None:
         """The session that holds a row under this name."""
@@ -79,7 +79,7 @@ class Sessions:
         row = session.row
         prefix = min(row.length, request.known - 1)
         assert session.holds(request.context, prefix) == prefix, (
-            f"turn {request.rid} does not continue session {session.name}: of {prefix} tokens it repeats "
+            f"turn {request.asked.rid} does not continue session {session.name}: of {prefix} tokens it repeats "
             f"{session.holds(request.context, prefix)}"
         )
         if prefix < row.length:
@@ -97,10 +97,10 @@ class Sessions:
 
     def start(self, request: Request) -> None:
         """A first turn gets its slots: its row becomes the session's."""
-        assert request.session is not None
+        assert request.asked.session is not None
         assert request.row is not None
-        assert request.session not in self._slots, f"session {request.session} has a row already"
-        session = Session(request.session, request.row, request.context, publishes=True, turn=request)
+        assert request.asked.session not in self._slots, f"session {request.asked.session} has a row already"
+        session = Session(request.asked.session, request.row, request.context, publishes=True, turn=request)
         self._slots[session.name] = request.lender = session
 
     def shift(self, name: str | None) -> int:
@@ -110,7 +110,7 @@ class Sessions:
 
     def publish_limit(self, request: Request) -> int | None:
         """How much of its prompt a turn may publish; None: all of it."""
-        return None if request.session is None else self._publish.get(request.session)
+        return None if request.asked.session is None else self._publish.get(request.asked.session)
 
     def keep(self, session: Session, length: int) -> None:
         """A turn ended or was retracted: the session keeps the row, cut to `length` tokens."""
@@ -136,9 +136,9 @@ class Sessions:
 
     def finish(self, request: Request) -> None:
         """A turn or fork will not come back: carries out a close that waited for it."""
-        name = request.session
+        name = request.asked.session
         assert name is not None
-        if request.role == "aux":
+        if request.asked.role == "aux":
             forks = self._forks[name]
             forks.remove(request)
             if not forks:
@@ -154,11 +154,11 @@ class Sessions:
 
     def readable(self, request: Request) -> int:
         """Tokens of the session's row that a fork can read: whole pages, with a live window before their end."""
-        session = self.get(request.session)
-        if session is None or request.fork_tokens is None:
+        session = self.get(request.asked.session)
+        if session is None or request.asked.fork_tokens is None:
             return 0
         row = session.row
-        tokens = session.holds(request.context, min(request.fork_tokens, request.known - 1))
+        tokens = session.holds(request.context, min(request.asked.fork_tokens, request.known - 1))
         if session.publishes and row.shared < self._pool.floor(self._published(session)):
             tokens = min(tokens, row.shared)  # publishing may yet put other slots in place of the row's own
         tokens = self._pool.floor(tokens)
@@ -184,7 +184,7 @@ class Sessions:
 
     def window_floor(self, name: str) -> int | None:
         """The lowest position whose window slots a fork of this session still needs: admitted, waiting or announced."""
-        reads = [fork.fork_tokens or 0 for fork in self._forks.get(name, ())]
+        reads = [fork.asked.fork_tokens or 0 for fork in self._forks.get(name, ())]
         if (
             name in self._slots
         ):  # an admitted fork reads what the row held then, which may be less than it asked for
@@ -212,7 +212,7 @@ class Sessions:
 
     def releasable(self, spare: Request | None = None) -> list[Session]:
         """Idle sessions nobody reads or pins, least recently used first, but for the one that `spare` runs on or forks."""
-        own = None if spare is None else spare.session
+        own = None if spare is None else spare.asked.session
         idle = [session for session in self._idle.values() if not session.forks and session.name != own]
         return [session for session in idle if session.name not in self._pinned] if self._pinned else idle
 

@@ -139,7 +139,7 @@ class StretchingScheduler(Scheduler):
         """How many passes, this one included, refuse this candidate for want of full-attention slots."""
         clipped, clip_rounds, open_output = 0, _UNBOUNDED, 0
         for request in self.running:
-            if request.ignore_eos:
+            if request.asked.ignore_eos:
                 return 0
             left = request.max_new_tokens - request.n_out
             if left > CLIP_NEW_TOKENS:

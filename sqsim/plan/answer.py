@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqsim.evidence import each_once
-from sqsim.labels import harm, harm_said
+from sqsim.labels import evicted_then_used_note, evicted_then_used_share
 from sqsim.plan.bottleneck import bottleneck
 from sqsim.plan.certainty import LEVEL, SOURCE, Certainty
 from sqsim.plan.search import Load, Search
@@ -115,10 +115,10 @@ def _kept(tried: Sequence[dict[str, Any]], fewest: int) -> str:
     return f"{here['kept']} of {here['draws']} draws kept the SLO{beside}"
 
 
-def _harm(search: Search) -> str:
+def _evicted_then_used(search: Search) -> str:
     """What a setting evicts and is needed later, in brackets; empty where that is nothing."""
     assert search.fewest is not None
-    return harm_said(harm(search.runs[search.fewest]["metrics"]))
+    return evicted_then_used_note(evicted_then_used_share(search.runs[search.fewest]["metrics"]))
 
 
 def _bottleneck(search: Search) -> dict[str, str] | None:
@@ -200,7 +200,7 @@ def _sentences(
 
     def said(search: Search) -> str:
         assert search.fewest is not None
-        return f"{search.setting.name} on {search.gpu} needs {count(search.fewest)}{_harm(search)}"
+        return f"{search.setting.name} on {search.gpu} needs {count(search.fewest)}{_evicted_then_used(search)}"
 
     if free is None:
         first = "Is SideQuest needed at all? Yes: no free setting keeps the SLO."
@@ -211,8 +211,8 @@ def _sentences(
     else:
         first = f"Is SideQuest needed at all? It saves GPUs: {said(sidequest)}, the best free setting, {said(free)}."
     lines = [first]
-    harmless = next((each for each in serving if each.setting.free and not _harm(each)), None)
-    if free is not None and _harm(free):
+    harmless = next((each for each in serving if each.setting.free and not _evicted_then_used(each)), None)
+    if free is not None and _evicted_then_used(free):
         lines.append(
             f"Of what evicts nothing that is needed, the best, {said(harmless)}."
             if harmless is not None

@@ -14,7 +14,6 @@ from typing import Any
 
 from sqsim.errors import InputError, SqsimError
 from sqsim.grid import overrides
-from sqsim.models.geometry import geometry
 from sqsim.models.hardware import HARDWARE
 from sqsim.plan.answer import SCHEMA, answer
 from sqsim.plan.certainty import Certainty, certainty, draws
@@ -22,6 +21,7 @@ from sqsim.plan.search import Load, Search, find_edges
 from sqsim.plan.settings import KS, Setting, settings
 from sqsim.plan.slo import Slo
 from sqsim.points import Found, Item, Points, write_json
+from sqsim.resolved import Resolved
 from sqsim.scenario import Scenario, load_scenario
 from sqsim.workers import Progress, Workers
 
@@ -123,8 +123,7 @@ def run_plan(
             f"plan: router {base.router!r} lets replicas share a task's requests, and a plan takes them one by one; set "
             "router: session_affinity, or sweep the scenario over `replicas`"
         )
-    shape = geometry(str(base.model_path or base.model))
-    hybrid = shape.window is not None and base.engine.swa_pool
+    hybrid = Resolved.of(base).hybrid
     gpus = ask.gpus or (base.engine.gpu,)
     searches = [
         Search(setting, gpu, ask.load, ask.slos)

@@ -16,10 +16,10 @@ from typing import Any
 from sqsim.errors import InputError, RunError, SqsimError
 from sqsim.evidence import each_once
 from sqsim.grid import Axis, Values, overrides, points
-from sqsim.labels import harm
-from sqsim.models.geometry import geometry
+from sqsim.labels import evicted_then_used_share
 from sqsim.plan.settings import KS, Setting, settings
 from sqsim.points import Found, Points, write_json
+from sqsim.resolved import Resolved
 from sqsim.scenario import Scenario, load_scenario
 from sqsim.workers import Progress, Workers
 
@@ -45,8 +45,7 @@ def run_region(
     ScenarioError: a place is no scenario. RunError: the base could be run nowhere.
     """
     base = load_scenario(file, changes)
-    shape = geometry(str(base.model_path or base.model))
-    hybrid = shape.window is not None and base.engine.swa_pool
+    hybrid = Resolved.of(base).hybrid
     chosen = settings(ks, hybrid=hybrid, sized=base.engine.kv_capacity is None)
     places = [(each, values) for values in points(axes) for each in concurrencies]
     asked = [
@@ -127,7 +126,7 @@ def _place(
         "values": values,
         "base": base,
         "best_free": rival,
-        "best_free_harm": None if isinstance(best, SqsimError) else harm(best["metrics"]),
+        "best_free_harm": None if isinstance(best, SqsimError) else evicted_then_used_share(best["metrics"]),
         "speeds": speeds,
         "errors": {name: str(each) for name, each in found.items() if isinstance(each, SqsimError)},
         "sidequest": entries,
@@ -161,7 +160,7 @@ def _crossing(known: Sequence[tuple[int, float]]) -> dict[str, Any]:
         return {"pays": "always", "from": None}
     if known[-1][1] <= 0:
         return {"pays": "never" if all(gain <= 0 for _, gain in known) else "not at the most", "from": None}
-    (below, loss), (above, gain) = next(
+    (below, behind), (above, ahead) = next(
         (one, other) for one, other in reversed(list(pairwise(known))) if one[1] <= 0 < other[1]
     )
-    return {"pays": "from", "from": below + (above - below) * -loss / (gain - loss)}
+    return {"pays": "from", "from": below + (above - below) * -behind / (ahead - behind)}

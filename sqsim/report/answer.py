@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqsim.report import fill, losses, published
+from sqsim.report import fill, published
+from sqsim.report.evicted_then_used import evicts, needed_later
 from sqsim.report.failures import failing
 from sqsim.report.headline import HEADS, best, elsewhere, headline, where
 from sqsim.report.lead import interest, lead
@@ -67,8 +68,8 @@ def _cost(point: Point, base: Point | None) -> str | None:
             if (relative := change(point.metrics.get(m.key), base.metrics.get(m.key))) is not None
         ]
         parts += feels
-    if losses.evicts(point):
-        parts.append(losses.loss(point))
+    if evicts(point):
+        parts.append(needed_later(point))
     return f"What {point.variant} costs{where(point)}: {', '.join(parts)}."
 
 

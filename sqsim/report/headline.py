@@ -1,10 +1,10 @@
-"""Which variant is fastest, and what it lost for that: the head of the answer."""
+"""Names the fastest variant and what it evicted and needed later: the head of the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqsim.report import losses
+from sqsim.report.evicted_then_used import RULE, evicts, is_careful, needed_later, share_needed_later
 from sqsim.report.measures import OUTPUT_TOK_S, Measure, change, counted, number, percent, written
 from sqsim.report.side_by_side import baseline
 from sqsim.report.sources import Panel, Point
@@ -34,7 +34,7 @@ def _against(point: Point, base: Point | None, panel: Panel) -> str:
     if base is None:
         return ""
     if point.variant == base.variant:
-        return ", so nothing that evicts beats it here" if any(map(losses.evicts, panel.points)) else ""
+        return ", so nothing that evicts beats it here" if any(map(evicts, panel.points)) else ""
     own = best(panel.of(base.variant), OUTPUT_TOK_S)
     if own is None:
         return ""
@@ -47,41 +47,44 @@ def _leaders(panel: Panel) -> tuple[Point | None, Point | None]:
     """The fastest point that a server can run and, where that one is careless, the fastest careful one."""
     real = [point for point in panel.points if not point.is_oracle]
     top = best(real, OUTPUT_TOK_S)
-    if top is None or losses.is_careful(top):
+    if top is None or is_careful(top):
         return top, None
-    return top, best([point for point in real if losses.is_careful(point)], OUTPUT_TOK_S)
+    return top, best([point for point in real if is_careful(point)], OUTPUT_TOK_S)
 
 
 def headline(panel: Panel, base: Point | None) -> list[str]:
-    """The highest throughput and its losses; where these are large, the highest without them; what the oracle reaches."""
+    """Name the fastest variant and what it evicted and needed later.
+
+    Where that is much, the fastest careful variant follows; last, what the oracle reaches.
+    """
     top, careful = _leaders(panel)
     if top is None:
         return []
     text = f"Highest throughput: {top.variant}, {written(top.metrics[OUTPUT_TOK_S.key])} main output tok/s{where(top)}"
     text += _against(top, base, panel)
-    if losses.evicts(top):
-        text += f". {'But ' if not losses.is_careful(top) else ''}{losses.loss(top)}"
-        text += ", and with trajectories held fixed that costs it nothing here" if losses.lost(top) else ""
+    if evicts(top):
+        text += f". {'But ' if not is_careful(top) else ''}{needed_later(top)}"
+        text += (
+            ", and with trajectories held fixed that costs it nothing here" if share_needed_later(top) else ""
+        )
     lines = [f"{text}."]
     if careful is not None:
         if base is not None and careful.variant == base.variant:
             own = ", as nothing that evicts is both careful and faster"
         else:
             own = _against(careful, base, panel)
-            own += f"; {losses.loss(careful)}" if losses.evicts(careful) else ", which evicts nothing"
-        lines.append(
-            f"Highest of the careful ({losses.RULE}): {careful.variant}, {_rate(careful, panel)}{own}."
-        )
+            own += f"; {needed_later(careful)}" if evicts(careful) else ", which evicts nothing"
+        lines.append(f"Highest of the careful ({RULE}): {careful.variant}, {_rate(careful, panel)}{own}.")
     oracle = best([point for point in panel.points if point.is_oracle], OUTPUT_TOK_S)
     if oracle is not None:
         lines[-1] += f" The hindsight oracle, which no server can run, reaches {_rate(oracle, panel)}"
         beaten = (change(top.metrics[OUTPUT_TOK_S.key], oracle.metrics[OUTPUT_TOK_S.key]) or 0) > 0
-        lines[-1] += ": less, as it keeps what is needed later." if beaten and losses.lost(top) else "."
+        lines[-1] += ": less, as it keeps what is needed later." if beaten and share_needed_later(top) else "."
     return lines
 
 
 def elsewhere(panel: Panel) -> str | None:
-    """A sentence or two on a further panel, which stand without its title: who is fastest there, and at what loss."""
+    """Write a sentence or two on a further panel, which stand without its title: the fastest, and what it needed later."""
     top, careful = _leaders(panel)
     if top is None:
         return None
@@ -91,10 +94,10 @@ def elsewhere(panel: Panel) -> str | None:
         )
     base = baseline(panel.points)
     text = f"Highest throughput with {top.variant}, {_rate(top, panel, ' tok/s')}{_against(top, base, panel)}"
-    if losses.evicts(top):
-        text += f"; {losses.loss(top)}"
+    if evicts(top):
+        text += f"; {needed_later(top)}"
     if careful is not None:
         against = "" if base is not None and careful.variant == base.variant else _against(careful, base, panel)
-        loss = f"; {losses.loss(careful)}" if losses.evicts(careful) else ""
-        text += f". Of the careful: {careful.variant}, {_rate(careful, panel)}{against}{loss}"
+        used_later = f"; {needed_later(careful)}" if evicts(careful) else ""
+        text += f". Of the careful: {careful.variant}, {_rate(careful, panel)}{against}{used_later}"
     return f"{text}."

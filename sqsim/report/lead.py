@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqsim.report import fill, losses
+from sqsim.report import fill
+from sqsim.report.evicted_then_used import is_careful
 from sqsim.report.headline import best
 from sqsim.report.measures import OUTPUT_TOK_S, counted, written
 from sqsim.report.sources import Panel, Point
@@ -15,7 +16,7 @@ def interest(panel: Panel) -> list[Point]:
     sidequest = [point for point in panel.points if point.policy == "sidequest"]
     in_place = [point for point in sidequest if point.labels.get("after_eviction") == "in_place"]
     others = [point for point in panel.points if point.policy != "none" and not point.is_oracle]
-    careful = [point for point in others if losses.is_careful(point)]
+    careful = [point for point in others if is_careful(point)]
     return in_place or sidequest or careful or others
 
 

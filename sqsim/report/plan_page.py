@@ -83,7 +83,7 @@ def _settings(plan: dict[str, Any]) -> str:
             *(["Cost (an hour)"] if money else []), "Evicted, then needed (responses)", "To know"]  # fmt: skip
     rows = []
     for each in plan["settings"]:
-        lost = _at_edge(each).get("evicted_then_used")
+        used_later = _at_edge(each).get("evicted_then_used")
         note = each["error"] or each["note"]
         rows.append(
             [
@@ -94,7 +94,7 @@ def _settings(plan: dict[str, Any]) -> str:
                 value_cell(each["breaks_at"]),
                 escape((each["bottleneck"] or {}).get("name", "")),
                 *([value_cell(each["cost_per_h"])] if money else []),
-                value_cell(lost),
+                value_cell(used_later),
                 escape(note),
             ]
         )

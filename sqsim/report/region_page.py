@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sqsim.labels import harm_said
+from sqsim.labels import evicted_then_used_note
 from sqsim.points import read_json
 from sqsim.report.evidence_list import evidence_list
 from sqsim.report.figure import Figure, Trace, axis, grid, plain
@@ -148,7 +148,7 @@ def _places(region: dict[str, Any]) -> str:
             value_cell(place["concurrency"]),
             escape(_with(place["values"]).removeprefix(" with ")),
             value_cell(_percent(entry["against_none"]), signed=True),
-            escape((place["best_free"] or "") + harm_said(place["best_free_harm"])),
+            escape((place["best_free"] or "") + evicted_then_used_note(place["best_free_harm"])),
             value_cell(_percent(entry["against_free"]), signed=True),
             value_cell(entry["aux_share"]),
             value_cell(entry["evicted_then_used"]),

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from sqsim.metrics import DEFINITIONS
-from sqsim.report import fill, losses, published
+from sqsim.report import fill, published
+from sqsim.report.evicted_then_used import evicts, share_needed_later
 from sqsim.report.figure import GRID, Figure, Trace, axis, plain
 from sqsim.report.markup import Choice, badge, chooser, details, escape, missing, table, value_cell
 from sqsim.report.measures import (
@@ -150,8 +151,8 @@ def _picture(points: Sequence[Point], base: Point, palette: Palette, with_publis
 
 def _cell(point: Point, base: Point | None, measure: Measure) -> str:
     text = value_cell(point.metrics.get(measure.key))
-    if measure is EVICTED_THEN_USED and losses.evicts(point) and losses.lost(point) is not None:
-        return f'{text}<span class="change">{share(losses.lost(point))} of evicted</span>'
+    if measure is EVICTED_THEN_USED and evicts(point) and share_needed_later(point) is not None:
+        return f'{text}<span class="change">{share(share_needed_later(point))} of evicted</span>'
     if base is None or point is base or measure.key in _WITHOUT_CHANGE:
         return text
     relative = change(point.metrics.get(measure.key), base.metrics.get(measure.key))

@@ -1,4 +1,4 @@
-"""The page of a sweep: which points are best in throughput, memory and harm at once, and every point's numbers."""
+"""Writes the page of a sweep: its points, and which are best at once in throughput, memory and evictions needed later."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sweep_page(directory: Path) -> str:
     )
     answered = section("answer", "The answer", listed("answer", said), _front(best, "Points that none beats"))
     parts = [
-        ("pareto", "Throughput, memory and harm", _figure(done, best)),
+        ("pareto", "Throughput, memory and evictions needed later", _figure(done, best)),
         ("points", "Every point", _table(done)),
     ]
     if failed := [point for point in points if point["metrics"] is None]:
@@ -75,8 +75,8 @@ def pareto(points: Sequence[Point]) -> list[Point]:
 
     def cost(point: Point) -> tuple[float, float, float] | None:
         found = [number(point["metrics"].get(each.key)) for each in (OUTPUT_TOK_S, KV_PEAK, EVICTED_THEN_USED)]
-        speed, memory, harm = found
-        return None if speed is None or memory is None else (-speed, memory, harm or 0.0)
+        speed, memory, used_later = found
+        return None if speed is None or memory is None else (-speed, memory, used_later or 0.0)
 
     costs = [(point, mine) for point in points if (mine := cost(point)) is not None]
     return [
@@ -134,7 +134,7 @@ def _figure(done: Sequence[Point], best: Sequence[Point]) -> str:
     )
     figure = Figure(
         "Main output throughput against peak KV usage",
-        "Up and to the left is better. Large marks are beaten by no other point, harm counted too.",
+        "Up and to the left is better. Large marks are beaten by no other point, evictions needed later counted too.",
         f"{text}.",
         traces,
         {

@@ -20,7 +20,7 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"record", "record_files", "recorder", "metrics", "evidence"},
     {"lockstep", "recording", "step_times", "step_fit", "task_rows", "time_spent"},
     {"scenario", "scenario_parts", "scenario_keys"},
-    {"workload"},
+    {"workload", "resolved"},
     {"agents"},
     {"des"},
     {"simulate", "labels", "grid"},

@@ -34,7 +34,7 @@ def check(case: Case) -> dict[str, Any]:
 
 def _same_bits(left: Tensor, right: Tensor) -> bool:
     same = left.shape == right.shape and left.dtype == right.dtype
-    return same and torch.equal(left.contiguous().view(torch.uint8), right.contiguous().view(torch.uint8))
+    return same and bool(torch.equal(left.contiguous().view(torch.uint8), right.contiguous().view(torch.uint8)))
 
 
 def _overlap(left: Tensor, right: Tensor) -> float:

@@ -153,6 +153,7 @@ class _Maker:
 
     def snapkv_lse(self) -> Prepared:
         window = self._window(self.size.batch, self.size.window)
+        assert window.sinks is not None, "_window makes them"
         lse = []
         for request in range(self.size.batch):  # one after the other: a request's logits are large
             own = window.logits(request).logsumexp(-1)  # [KV heads, group, window]
@@ -217,7 +218,8 @@ def _scored(
 
 def _key_bytes(window: Window) -> int:
     """Bytes of one pass over the keys of all requests."""
-    return sum(window.rows.lengths) * window.heads * window.keys.shape[2] * window.keys.element_size()
+    tokens, width = sum(window.rows.lengths), int(window.keys.shape[2])
+    return tokens * window.heads * width * int(window.keys.element_size())
 
 
 def _kept(rows: Rows, lengths: Sequence[int]) -> list[Tensor]:

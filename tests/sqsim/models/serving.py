@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 
 from sqsim.models.batching import Batch, Limits, Scheduler
-from sqsim.models.request import Request
+from sqsim.models.request import Asked, Request
 from sqsim.models.tokens import Tokens, concat, whole
 
 _SEGMENTS = itertools.count(1)
@@ -20,12 +20,12 @@ def fresh(tokens: int) -> Tokens:
 def request(rid: str, prompt: Tokens | int, says: int = 5, cap: int | None = None, **more) -> Request:
     """Says `says` tokens; ends by length unless a larger cap is given."""
     tokens = fresh(prompt) if isinstance(prompt, int) else prompt
-    return Request(rid, tokens, fresh(says), says if cap is None else cap, **more)
+    return Request(Asked(rid, tokens, fresh(says), says if cap is None else cap, **more))
 
 
 def follow_up(before: Request, tokens: int) -> Tokens:
     """The context of the turn after this one, `tokens` tokens of tool response later."""
-    return concat(before.prompt, before.output, fresh(tokens))
+    return concat(before.asked.prompt, before.asked.output, fresh(tokens))
 
 
 class Server:

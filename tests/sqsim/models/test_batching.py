@@ -37,7 +37,7 @@ def test_an_identical_prompt_computes_its_last_token():
     first = request("A1", 400, 20)
     server.submit(first)
     server.run()
-    again = request("A2", first.prompt, 20)
+    again = request("A2", first.asked.prompt, 20)
     server.submit(again)
     server.run()
     assert (first.cached_tokens, again.cached_tokens, again.computed_tokens) == (0, 399, 1)
@@ -181,7 +181,7 @@ def test_an_abort_matches_by_prefix_and_keeps_what_is_computed():
     server.run()
     assert (a1.finish, a1.n_out, a1.kv_tokens) == ("abort", 54, 254)
     assert b.finish == "length"
-    assert {r.rid for r in server.ended} == {"a1", "a10", "b"}
+    assert {r.asked.rid for r in server.ended} == {"a1", "a10", "b"}
 
 
 def test_an_aborted_chunk_frees_its_row_without_publishing():
@@ -205,7 +205,7 @@ def test_what_can_never_fit_waits_without_a_loop():
         assert not server.round()
     server.scheduler.abort("big")
     server.run()
-    assert [r.rid for r in server.ended] == ["big", "small"]
+    assert [r.asked.rid for r in server.ended] == ["big", "small"]
 
 
 def test_batch_totals_are_those_of_its_rows():
@@ -268,16 +268,16 @@ class Agent:
                     self.in_session = False
                 return self.aux is not None
             if self.turn is not None:
-                self.context = concat(self.turn.prompt, split(self.turn.output, self.turn.n_out)[0])
+                self.context = concat(self.turn.asked.prompt, split(self.turn.asked.output, self.turn.n_out)[0])
                 self._maybe_drop()
                 self.context = concat(self.context, fresh(draw(st.integers(1, 60))))
             self.turn = self._request(self.context, session=self.name if self.in_session else None)
             self.turns_left -= 1
         elif self.plugin and self.in_session and self.aux is None and draw(st.integers(0, 9)) == 0:
-            context = concat(self.turn.prompt, fresh(5))
+            context = concat(self.turn.asked.prompt, fresh(5))
             self.aux = self._request(context, role="aux", session=self.name, fork_tokens=self.turn.n_in)
         elif draw(st.integers(0, 60)) == 0:
-            scheduler.abort(self.turn.rid)
+            scheduler.abort(self.turn.asked.rid)
         return True
 
     def _request(self, context, **more):
@@ -324,14 +324,16 @@ def test_random_conversations_keep_every_account(bounds, data):
             break
         idle = 0 if busy else idle + 1
         if idle > 3 and server.scheduler.waiting:
-            server.scheduler.abort(server.scheduler.waiting[0].rid)  # as the engine fails what cannot start
+            server.scheduler.abort(
+                server.scheduler.waiting[0].asked.rid
+            )  # as the engine fails what cannot start
         elif idle > 3 and server.scheduler.chunked is not None:
-            server.scheduler.abort(server.scheduler.chunked.rid)
+            server.scheduler.abort(server.scheduler.chunked.asked.rid)
     else:
         raise AssertionError("still busy")
     asked = [item for agent in agents for item in agent.all]
     assert all(item.finish is not None for item in asked)
-    assert sorted(item.rid for item in server.ended) == sorted(item.rid for item in asked)
+    assert sorted(item.asked.rid for item in server.ended) == sorted(item.asked.rid for item in asked)
     usage = server.scheduler.usage()
     assert usage[:3] == (0, 0, 0)
     assert usage.free + usage.tree_evictable == bounds.kv_capacity
@@ -339,9 +341,9 @@ def test_random_conversations_keep_every_account(bounds, data):
     computed: dict[str, int] = {}
     for batch in server.batches:
         for row in batch.prefill:
-            computed[row.request.rid] = computed.get(row.request.rid, 0) + row.extend
+            computed[row.request.asked.rid] = computed.get(row.request.asked.rid, 0) + row.extend
     for item in asked:
-        assert computed.get(item.rid, 0) == item.computed_tokens
+        assert computed.get(item.asked.rid, 0) == item.computed_tokens
         if item.finish in ("stop", "length"):
             assert item.n_out == min(item.says, item.max_new_tokens) or item.max_new_tokens == 0
             if not item.retractions:
@@ -356,7 +358,7 @@ def test_cold_reuses_nothing_and_an_identical_repeat_all_but_a_token_or_page(bou
     first = request("first", n_in, says)
     server.submit(first)
     server.run()
-    again = request("again", first.prompt, says)
+    again = request("again", first.asked.prompt, says)
     server.submit(again)
     server.run()
     assert first.cached_tokens == 0

@@ -132,9 +132,11 @@ def test_drop_frees_at_once_and_the_next_turn_goes_on_behind():
     plugin.scheduler.check()
     assert plugin.scheduler.usage().free == free + 100
     left = concat(
-        split(first.prompt, 120)[0], split(split(first.prompt, 200)[0], 150)[1], split(first.prompt, 270)[1]
+        split(first.asked.prompt, 120)[0],
+        split(split(first.asked.prompt, 200)[0], 150)[1],
+        split(first.asked.prompt, 270)[1],
     )
-    second = turn(plugin, "t2", concat(left, first.output, fresh(50)))
+    second = turn(plugin, "t2", concat(left, first.asked.output, fresh(50)))
     assert second.n_in == 260
     assert second.cached_tokens == first.kv_tokens - 100
 
@@ -177,7 +179,7 @@ def forked(at: Server, says: int = 40, **more):
     main = request("main", 300, 200, session="s", publish_tokens=100, **more)
     at.submit(main)
     at.run(until=lambda: main.n_out > 0)
-    aux = request("aux", concat(main.prompt, fresh(12)), says, role="aux", session="s", fork_tokens=300)
+    aux = request("aux", concat(main.asked.prompt, fresh(12)), says, role="aux", session="s", fork_tokens=300)
     at.submit(aux)
     return main, aux
 
@@ -192,7 +194,7 @@ def test_a_fork_computes_its_trigger_only():
     assert (main.finish, aux.finish) == ("length", "length")
     assert aux.kv_tokens == 300 + 12 + 40 - 1
     assert plugin.scheduler.usage().aux == 0
-    other = request("other", concat(aux.prompt, aux.output, fresh(1)))
+    other = request("other", concat(aux.asked.prompt, aux.asked.output, fresh(1)))
     plugin.submit(other)
     plugin.run()
     assert other.cached_tokens == 100  # nothing of a fork is in the tree
@@ -249,7 +251,7 @@ def test_an_aborted_turn_loses_the_row_but_for_what_its_fork_reads():
     assert main.finish == "abort"
     assert not plugin.scheduler.has_session("s")
     assert plugin.scheduler.usage().idle_sessions == 200
-    again = turn(plugin, "again", main.prompt)
+    again = turn(plugin, "again", main.asked.prompt)
     assert again.cached_tokens == 100  # the first prompt, from the tree
     assert aux.finish == "length"
     assert plugin.scheduler.usage().idle_sessions == again.kv_tokens - 100
@@ -301,7 +303,7 @@ def test_what_was_dropped_counts_for_the_context_but_not_for_the_pool():
     plugin = server(context_length=1000)
     first = turn(plugin, "t1", 300, publish_tokens=100)
     assert plugin.scheduler.drop("s", [(110, 210)]) == 100
-    head, rest = split(concat(first.prompt, first.output), 110)
+    head, rest = split(concat(first.asked.prompt, first.asked.output), 110)
     prompt = concat(head, split(rest, 100)[1], fresh(40))
     second = request("t2", prompt, 900, 2000, session="s")
     plugin.submit(second)
@@ -342,4 +344,4 @@ def test_retraction_of_a_turn_keeps_its_kv_in_stock_and_frees_it_with_the_plugin
         at.submit(*requests)
         at.run(rounds=200, until=lambda asked=requests: any(r.retractions for r in asked))
         lost = next(r for r in requests if r.retractions)
-        assert at.scheduler.has_session(lost.session) is kept
+        assert at.scheduler.has_session(lost.asked.session) is kept

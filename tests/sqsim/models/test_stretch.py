@@ -28,12 +28,12 @@ def state(scheduler: Scheduler) -> dict:
         evicted.append(node.key)
     return {
         "requests": [
-            (r.rid, r.n_out, r.decode_steps, r.launched, r.prefix, r.branch, r.row.length, r.row.slid)
+            (r.asked.rid, r.n_out, r.decode_steps, r.launched, r.prefix, r.branch, r.row.length, r.row.slid)
             for r in scheduler._in_flight()
         ],
-        "waiting": [(r.rid, r.prefix, r.n_out) for r in scheduler.waiting],
-        "running": [r.rid for r in scheduler.running],
-        "unprocessed": [(b.number, [r.rid for r in b.requests]) for b in scheduler._unprocessed],
+        "waiting": [(r.asked.rid, r.prefix, r.n_out) for r in scheduler.waiting],
+        "running": [r.asked.rid for r in scheduler.running],
+        "unprocessed": [(b.number, [r.asked.rid for r in b.requests]) for b in scheduler._unprocessed],
         "pool": (kv.pool.free, kv.pool.window_free, kv.pool.rows_free),
         "usage": scheduler.usage(),
         "flags": (scheduler.full, scheduler.chunked, scheduler._left, scheduler.refresh_calls, scheduler.ratio),
@@ -139,9 +139,9 @@ def converse(bounds: Limits, data) -> TwinServer:
             return server
         idle = 0 if busy else idle + 1
         if idle > 3 and server.scheduler.waiting:
-            server.scheduler.abort(server.scheduler.waiting[0].rid)
+            server.scheduler.abort(server.scheduler.waiting[0].asked.rid)
         elif idle > 3 and server.scheduler.chunked is not None:
-            server.scheduler.abort(server.scheduler.chunked.rid)
+            server.scheduler.abort(server.scheduler.chunked.asked.rid)
     raise AssertionError("still busy")
 
 

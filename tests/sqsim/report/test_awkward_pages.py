@@ -33,7 +33,7 @@ def built(tmp_path: Path, change) -> str:
     return build_page([fixtures.write_study(tmp_path / "changed", study, records=False)])
 
 
-def test_a_careless_winner_is_not_named_without_its_losses(tmp_path):
+def test_a_careless_winner_is_not_named_without_what_it_needed_later(tmp_path):
     """The fixtures' keep_last evicts 2,880 responses of which 1,310 are needed later; SideQuest 2,917 and 230."""
 
     def change(study):
@@ -53,7 +53,7 @@ def test_a_careless_winner_is_not_named_without_its_losses(tmp_path):
     assert "less, as it keeps what is needed later" in second
 
 
-def test_a_careful_winner_is_named_with_its_losses_and_alone(study):
+def test_a_careful_winner_is_named_with_what_it_needed_later_and_alone(study):
     shown = re.sub(r"\s+", " ", pages.text(build_page([study])))
     assert "Highest throughput: sidequest / in_place" in shown
     assert "230 of its 2,917 evicted responses (7.9 %) were needed later" in shown

@@ -129,8 +129,8 @@ def test_one_point_and_failed_points_make_no_empty_page(scenario, one_point, tmp
 
 
 def test_the_front_is_what_none_beats():
-    def point(speed, memory, harm):
-        return {"metrics": {"output_tok_s": speed, "kv_usage_peak": memory, "evicted_then_used": harm}}
+    def point(speed, memory, used_later):
+        return {"metrics": {"output_tok_s": speed, "kv_usage_peak": memory, "evicted_then_used": used_later}}
 
     fast, small, safe = point(10, 0.9, 0), point(5, 0.1, 3), point(5, 0.5, 0)
     beaten, twin = point(9, 0.9, 0), point(10, 0.9, 0)

@@ -1,4 +1,4 @@
-"""What an eviction lost: how much of what a variant evicted was needed later.
+"""Tells how much of what a variant evicted was needed later.
 
 Trajectories are held fixed, so that a wrong eviction costs nothing in a run: a careless policy looks fast for free.
 No throughput is shown as the best without these numbers beside it.
@@ -15,7 +15,7 @@ CAREFUL = 0.10
 RULE = f"at most {100 * CAREFUL:g} % of what it evicts is needed later"
 
 
-def lost(point: Point) -> float | None:
+def share_needed_later(point: Point) -> float | None:
     """The share of evicted responses that were needed later; 0 where nothing is evicted, None where it is not known."""
     evicted, needed = (number(point.metrics.get(m.key)) for m in (EVICTIONS, EVICTED_THEN_USED))
     if evicted == 0 or point.policy == "none":
@@ -25,7 +25,7 @@ def lost(point: Point) -> float | None:
 
 def is_careful(point: Point) -> bool:
     """Whether the rule holds; a variant of which it is not known is not careful."""
-    part = lost(point)
+    part = share_needed_later(point)
     return part is not None and part <= CAREFUL
 
 
@@ -34,10 +34,10 @@ def evicts(point: Point) -> bool:
     return bool(number(point.metrics.get(EVICTIONS.key)))
 
 
-def loss(point: Point) -> str:
+def needed_later(point: Point) -> str:
     """`2,615 of its 7,795 evicted responses (33.5 %) were needed later`."""
-    if lost(point) is None:
+    if share_needed_later(point) is None:
         return "how many of its evicted responses were needed later is not available"
     needed, evicted = (point.metrics.get(m.key) for m in (EVICTED_THEN_USED, EVICTIONS))
     were = "was" if needed == 1 else "were"
-    return f"{written(needed)} of its {counted(evicted, 'evicted response')} ({share(lost(point))}) {were} needed later"
+    return f"{written(needed)} of its {counted(evicted, 'evicted response')} ({share(share_needed_later(point))}) {were} needed later"
