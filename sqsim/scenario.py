@@ -16,46 +16,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
-from pydantic_core import ErrorDetails
-
-from sqsim.errors import InputError, ScenarioError, TraceError
-from sqsim.scenario_parts import (
-    FITS,
-    LOADS,
-    POLICIES,
-    AfterEviction,
-    ClosedLoad,
-    Compaction,
-    Count,
-    Engine,
-    KeepLast,
-    Load,
-    Name,
-    NoEviction,
-    Oracle,
-    Part,
-    PinTtl,
-    Policy,
-    RateLoad,
-    RecordedLoad,
-    Router,
-    SideQuest,
-    Word,
-    conflict,
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
 )
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from sqsim.base.part import FITS, AfterEviction, Count, Name, Part, Word, conflict
+from sqsim.errors import InputError, PolicyError, ScenarioError, TraceError
+from sqsim.policies.base import Policy
+from sqsim.policies.none import NoEviction
+from sqsim.policies.registry import BUILT_IN, POLICIES, registered
+from sqsim.scenario_parts import LOADS, ClosedLoad, Engine, Load, RateLoad, RecordedLoad, Router
 from sqsim.strict_yaml import Document, KeyPath, dotted, parse, set_value, show
 
 __all__ = [
     "ClosedLoad",
     "Engine",
-    "KeepLast",
-    "NoEviction",
-    "Oracle",
     "RateLoad",
     "RecordedLoad",
     "Scenario",
-    "SideQuest",
     "load_scenario",
     "make_scenario",
 ]
@@ -63,6 +48,16 @@ __all__ = [
 
 def _as_tuple(value: Any) -> Any:
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+def _read_policy(value: Any) -> Policy:
+    """A policy as an object, or as the mapping of a file, which names it."""
+    if isinstance(value, Policy):
+        return value
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str) or name not in POLICIES:
+        raise PydanticCustomError("choice", "no choice")
+    return POLICIES[name].model_validate(value)
 
 
 class _Places(dict[KeyPath, str]):
@@ -99,9 +94,9 @@ class Scenario(Part):
         default_factory=ClosedLoad,
         description="exactly one of {concurrency: 24}, {rate_per_s: 0.2, arrivals: poisson}, {as_recorded: true, speedup: 1}",
     )
-    policy: Policy = Field(
+    policy: Annotated[SerializeAsAny[Policy], PlainValidator(_read_policy)] = Field(
         default_factory=NoEviction,
-        description=f"a mapping with a name: {', '.join(POLICIES)}; such as {{name: none}}",
+        description=f"a mapping with a name: {', '.join(BUILT_IN)}; such as {{name: none}}",
     )
     apply: Literal["boundary", "turn_end"] = Field(default="boundary", description="boundary or turn_end")
     max_turns: Annotated[Count | None, Word("none")] = Field(
@@ -125,10 +120,11 @@ class Scenario(Part):
                 f"{after!r} does not exist with engine.cache {cache!r}",
                 f"set engine.cache: {other}, or policy.after_eviction: {FITS[cache]}",
             )
-        if isinstance(self.policy, PinTtl) and cache != "session":
+        if self.policy.needs_sessions and cache != "session":
+            does = "pins" if self.policy.overrides("hold_s") else "needs"
             raise conflict(
                 "policy.name",
-                f"pin_ttl pins sessions, and engine.cache {cache!r} has none",
+                f"{self.policy.name} {does} sessions, and engine.cache {cache!r} has none",
                 "set engine.cache: session, or another policy",
             )
         if self.replicas > 1 and self.router != "session_affinity" and cache == "session":
@@ -146,7 +142,7 @@ class Scenario(Part):
     @property
     def after_eviction(self) -> AfterEviction | None:
         """What follows an eviction; None where nothing is ever evicted."""
-        return self.policy.after_eviction if isinstance(self.policy, SideQuest | KeepLast | Oracle) else None
+        return self.policy.follows_eviction
 
     @property
     def trace_paths(self) -> tuple[Path, ...]:
@@ -190,10 +186,18 @@ class Scenario(Part):
 
     def assumed(self) -> list[str]:
         """Key paths of the values in use that no record has calibrated yet (SPEC.md, "Policies")."""
-        if isinstance(self.policy, Compaction):
-            return ["policy.summary_tokens"]
-        drawn = isinstance(self.policy, SideQuest) and not self.policy.live
-        return [f"policy.{name}" for name in ("recall", "false_rate", "aux_tokens")] if drawn else []
+        return [f"policy.{name}" for name in self.policy.not_calibrated]
+
+    def with_policy(self, policy: Policy) -> Scenario:
+        """This scenario with another policy. ScenarioError or PolicyError: the two do not go together."""
+        registered(policy)
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        try:
+            other = Scenario.model_validate({**fields, "policy": policy})
+        except ValidationError as error:
+            known = Document(fields, {(): "scenario", **self._places})
+            raise ScenarioError(_explained(known, error)) from None
+        return _placed(other, self._base, self._places)
 
 
 def load_scenario(
@@ -231,20 +235,30 @@ def _build(
     try:
         scenario = Scenario.model_validate(document.value)
     except ValidationError as error:
-        faults = error.errors(include_url=False)
-        items = {fault["loc"][:-1] for fault in faults if fault["loc"]}
-        # A list whose items are wrong is not also too short.
-        faults = [fault for fault in faults if not (fault["type"] == "too_short" and fault["loc"] in items)]
-        raise ScenarioError("\n".join(_explain(document, fault) for fault in faults)) from None
+        raise ScenarioError(_explained(document, error)) from None
+    except PolicyError as error:
+        raise ScenarioError(f"{document.place(('policy', 'name'))}: policy.name: {error}") from error
+    return _placed(scenario, base, _Places(document.places))
+
+
+def _placed(scenario: Scenario, base: Path, places: _Places) -> Scenario:
     # Its own module: where it came from is no field of a scenario.
     scenario._base = base  # noqa: SLF001
-    scenario._places = _Places(document.places)  # noqa: SLF001
+    scenario._places = places  # noqa: SLF001
     return scenario
+
+
+def _explained(document: Document, error: ValidationError) -> str:
+    faults = error.errors(include_url=False)
+    items = {fault["loc"][:-1] for fault in faults if fault["loc"]}
+    # A list whose items are wrong is not also too short.
+    faults = [fault for fault in faults if not (fault["type"] == "too_short" and fault["loc"] in items)]
+    return "\n".join(_explain(document, fault) for fault in faults)
 
 
 def _explain(document: Document, fault: ErrorDetails) -> str:
     """Write a fault as `PLACE: key.path: what is wrong; what is allowed`."""
-    path, model = _locate(fault["loc"])
+    path, model = _locate(fault["loc"], document.value)
     kind, value = fault["type"], fault["input"]
     if kind == "conflict":
         path = (*path, *fault["ctx"]["path"].split("."))
@@ -255,18 +269,20 @@ def _explain(document: Document, fault: ErrorDetails) -> str:
         path, text = _choice(path, value)
     else:
         field = model.model_fields[str(next(part for part in reversed(path) if isinstance(part, str)))]
-        text = f"{_complaint(fault)}; allowed: {field.description}"
+        allowed = f"; allowed: {field.description}" if field.description else ""
+        text = f"{_complaint(fault)}{allowed}"
     return f"{document.place(path)}: {dotted(path)}: {text}"
 
 
-def _locate(loc: tuple[int | str, ...]) -> tuple[KeyPath, type[Part]]:
+def _locate(loc: tuple[int | str, ...], content: Any) -> tuple[KeyPath, type[Part]]:
     """Turn a location inside the models into a key path, and find the model whose field is at its end."""
     if len(loc) < 2 or isinstance(loc[1], int):
         return loc, Scenario
     if loc[0] == "engine":
         return loc, Engine
-    variants = LOADS if loc[0] == "load" else POLICIES
-    return (loc[0], *loc[2:]), variants[str(loc[1])]  # loc[1] is the variant's tag and no key
+    if loc[0] == "policy":
+        return loc, POLICIES[content["policy"]["name"]]
+    return (loc[0], *loc[2:]), LOADS[str(loc[1])]  # loc[1] is the variant's tag and no key
 
 
 def _complaint(fault: ErrorDetails) -> str:
@@ -300,7 +316,7 @@ def _suggest(key: str, model: type[Part]) -> str:
         "engine.": Engine,
         **{f"load.{name} with ": kind for name, kind in LOADS.items()},
     }
-    rooms |= {f"policy {name}: policy.": kind for name, kind in POLICIES.items()}
+    rooms |= {f"policy {name}: policy.": kind for name, kind in BUILT_IN.items()}
     found = next((room for room, kind in rooms.items() if key in kind.model_fields), None)
     return "" if found is None else f"; did you mean {found}{key}?"
 

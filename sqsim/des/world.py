@@ -141,6 +141,7 @@ class World:
                 self._segments,
                 context_length=served.context_length,
                 tail_tokens=served.tail_tokens,
+                kv_usage=lambda: self._door.kv_usage,
             ),
             parent,
             self._keeper,

@@ -114,8 +114,8 @@ def _place(
         entries.append(
             {
                 "setting": setting.name,
-                "k": setting.changes["policy"]["k"],
-                "after_eviction": setting.changes["policy"]["after_eviction"],
+                "k": setting.changes["policy"].get("k"),
+                "after_eviction": setting.changes["policy"].get("after_eviction"),
                 "against_none": speed / base - 1 if speed and base else None,
                 "against_free": speed / free[rival] - 1 if speed and rival is not None else None,
                 "aux_share": each["metrics"]["aux_output_tokens"] / (each["metrics"]["output_tokens"] or 1),

@@ -1,0 +1,1 @@
+"""What every room may use: the base of strict objects."""
