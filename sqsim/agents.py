@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sqsim.agent.aux_thread import TRIGGER_TOKENS
+from sqsim.agent.guard import asked
 from sqsim.agent.turn_loop import LoopOptions, TurnLoop
 from sqsim.errors import InputError, PolicyError, TraceError
 from sqsim.models.tokens import Segments, Tokens, count
@@ -124,7 +125,8 @@ class Agents:
 
     def gate(self, capacity_tokens: int) -> Gate | None:
         """What the agents of one run pass at their boundaries, where the policy pauses some."""
-        return self.scenario.policy.gate(capacity_tokens)
+        policy = self.scenario.policy
+        return asked(policy, "gate", lambda: policy.gate(capacity_tokens))
 
     def loop(
         self,
@@ -143,7 +145,11 @@ class Agents:
         scenario, policy = self.scenario, self.scenario.policy
         task, decisions = instance.task, None
         if not self.live and policy.overrides("spawn_aux"):
-            decisions = policy.scripted(task, instance.name, scenario.seed)
+            decisions = asked(
+                policy,
+                f"scripted for task {instance.name!r}",
+                lambda: policy.scripted(task, instance.name, scenario.seed),
+            )
             if decisions is None:
                 raise PolicyError(
                     f"policy {policy.name}: scripted gives nothing that decides on aux threads, and no real model "
@@ -188,7 +194,7 @@ def _policy_source(policy: Policy) -> dict[str, Any]:
 def _of_task(policy: Policy, task: Task) -> Policy:
     """The policy as one task has it: what it remembers is that task's alone."""
     if policy.needs_references:
-        return policy.with_hindsight(task)
+        return asked(policy, f"with_hindsight for task {task.task_id!r}", lambda: policy.with_hindsight(task))
     return policy.model_copy(deep=True) if policy.__private_attributes__ else policy
 
 

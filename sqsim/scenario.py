@@ -30,6 +30,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from sqsim.base.part import FITS, AfterEviction, Count, Name, Part, Word, conflict
 from sqsim.errors import InputError, PolicyError, ScenarioError, TraceError
 from sqsim.policies.base import Policy
+from sqsim.policies.definition import check_needs
 from sqsim.policies.none import NoEviction
 from sqsim.policies.registry import BUILT_IN, POLICIES, registered
 from sqsim.scenario_parts import LOADS, ClosedLoad, Engine, Load, RateLoad, RecordedLoad, Router
@@ -53,11 +54,14 @@ def _as_tuple(value: Any) -> Any:
 def _read_policy(value: Any) -> Policy:
     """A policy as an object, or as the mapping of a file, which names it."""
     if isinstance(value, Policy):
+        check_needs(value)
         return value
     name = value.get("name") if isinstance(value, dict) else None
     if not isinstance(name, str) or name not in POLICIES:
         raise PydanticCustomError("choice", "no choice")
-    return POLICIES[name].model_validate(value)
+    policy = POLICIES[name].model_validate(value)
+    check_needs(policy)
+    return policy
 
 
 class _Places(dict[KeyPath, str]):
@@ -191,9 +195,9 @@ class Scenario(Part):
     def with_policy(self, policy: Policy) -> Scenario:
         """This scenario with another policy. ScenarioError or PolicyError: the two do not go together."""
         registered(policy)
-        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        fields = {**self.model_dump(exclude={"policy"}), "policy": policy}
         try:
-            other = Scenario.model_validate({**fields, "policy": policy})
+            other = Scenario.model_validate(fields)
         except ValidationError as error:
             known = Document(fields, {(): "scenario", **self._places})
             raise ScenarioError(_explained(known, error)) from None

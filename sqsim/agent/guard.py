@@ -13,6 +13,16 @@ Answer = TypeVar("Answer")
 _MOST_SHOWN = 80
 
 
+def asked(policy: Policy, what: str, ask: Callable[[], Answer]) -> Answer:
+    """What a policy answers. PolicyError: it raised something."""
+    try:
+        return ask()
+    except Exception as error:  # whatever a stranger's code raises
+        raise PolicyError(
+            f"policy {policy.name}: {what} raised {type(error).__name__}: {error}; repair the policy"
+        ) from error
+
+
 class Guarded:
     """A policy, and what decides on its aux threads, at work in one task.
 
@@ -90,12 +100,7 @@ class Guarded:
         return answer
 
     def _call(self, method: str, turn: int, ask: Callable[[], Answer]) -> Answer:
-        try:
-            return ask()
-        except Exception as error:  # whatever a stranger's code raises
-            raise self._wrong(
-                method, turn, f"raised {type(error).__name__}: {error}", "repair the policy"
-            ) from error
+        return asked(self._policy, f"{method} at turn {turn} of task {self._task!r}", ask)
 
     def _wrong(self, method: str, turn: int, problem: str, fix: str) -> PolicyError:
         return PolicyError(

@@ -56,10 +56,10 @@ class View(NamedTuple):
 
     @property
     def kv_usage(self) -> float:
-        """The part of the server's KV slots that is in use now, from 0 to 1.
+        """The part of the server's KV slots that is neither free nor evictable now (SGLang's `token_usage`), from 0 to 1.
 
-        Slots that hold idle sessions or cached prefixes count as in use only while something pins or runs on them: it is
-        SGLang's `token_usage`. With replicas it is that of the server to which the task's next request would go.
+        With replicas it is that of the server to which the task's next request would go. PolicyError: on a real server,
+        which does not tell it at a boundary.
         """
         return self.measure()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from sqsim.base.part import FITS
@@ -34,7 +35,7 @@ def check(kind: type[Policy]) -> None:
     name = name_of(kind)
     if name is None or kind.model_fields["name"].default != name:
         # A base of several policies, which runs nowhere itself, has no name of its own yet.
-        if kind.overrides("name"):
+        if kind.overrides("name") or not kind.model_fields["name"].is_required():
             raise _refused(
                 kind, "its name is not one word", 'declare `name: Literal["my_policy"] = "my_policy"`'
             )
@@ -48,6 +49,34 @@ def check(kind: type[Policy]) -> None:
         raise _refused(
             kind, "it holds sessions (hold_s) and does not say that it needs them", "override needs_sessions"
         )
+
+
+_NEEDS: dict[str, Any] = {
+    "hold_s": (int, float),
+    "needs_references": bool,
+    "needs_sessions": bool,
+    "runs_live": bool,
+    "aux": tuple,
+}
+
+
+def check_needs(policy: Policy) -> None:
+    """Raise a PolicyError where a policy cannot state what it needs."""
+    if name_of(type(policy)) != policy.name:
+        raise _refused(
+            type(policy), "it has no name of its own", 'declare `name: Literal["my_policy"] = "my_policy"`'
+        )
+    for name, kind in _NEEDS.items():
+        try:
+            value: Any = getattr(policy, name)
+        except Exception as error:  # whatever a stranger's code raises
+            raise PolicyError(
+                f"policy {policy.name}: {name} raised {type(error).__name__}: {error}; repair the policy"
+            ) from error
+        if not isinstance(value, kind) or (name == "hold_s" and not 0 <= float(value) < math.inf):
+            raise PolicyError(
+                f"policy {policy.name}: {name} is {value!r}; see sqsim/policies/base.py for what it may be"
+            )
 
 
 def _check_eviction(kind: type[Policy]) -> None:

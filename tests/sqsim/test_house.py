@@ -29,7 +29,7 @@ FLOORS = [  # from the ground up; a module may import from its own floor and fro
     {"report", "study", "study_file", "compare", "calibrate", "support", "sweep", "plan"},
     {"cli", "cli_compare", "cli_output", "cli_plan", "cli_region", "cli_run", "cli_sweep", "cli_trace"},
 ]
-PURE = ("agent", "models", "policies", "trace/schema.py", "trace/references.py")
+PURE = ("agent", "models", "trace/schema.py", "trace/references.py")
 READERS = {"policies/decisions.py", "policies/oracle.py", "metrics.py"}
 
 
