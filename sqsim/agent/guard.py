@@ -26,14 +26,21 @@ def asked(policy: Policy, what: str, ask: Callable[[], Answer]) -> Answer:
 class Guarded:
     """A policy, and what decides on its aux threads, at work in one task.
 
-    Methods are those of the policy. PolicyError: it raised something, or answered what is none of what it may.
+    Methods are those of the policy and make a view only where it has one. PolicyError: it raised something, or answered what is none of what it may.
     """
 
     def __init__(self, policy: Policy, decisions: Decisions | None, task: str) -> None:
         self._policy, self._decisions, self._task = policy, decisions, task
+        # What a policy leaves to its base is not asked, and no view is made for it.
+        self._evicts, self._spawns, self._summarises = (
+            policy.overrides(name) for name in ("evict", "spawn_aux", "summarise")
+        )
 
-    def evict(self, view: View) -> list[int]:
+    def evict(self, look: Callable[[], View]) -> list[int]:
         """The cursors to evict, in the view's order."""
+        if not self._evicts:
+            return []
+        view = look()
         answer = self._call("evict", view.turn, lambda: list(self._policy.evict(view)))
         if not answer:
             return []
@@ -58,15 +65,21 @@ class Guarded:
         named = set(answer)
         return [cursor for cursor in there if cursor in named]
 
-    def spawn_aux(self, view: View) -> bool:
+    def spawn_aux(self, look: Callable[[], View]) -> bool:
         """Whether to start an aux thread."""
+        if not self._spawns:
+            return False
+        view = look()
         answer = self._call("spawn_aux", view.turn, lambda: self._policy.spawn_aux(view))
         if not isinstance(answer, bool):
             raise self._wrong("spawn_aux", view.turn, f"returns {_shown(answer)}", "return True or False")
         return answer
 
-    def summarise(self, view: View) -> int:
+    def summarise(self, look: Callable[[], View]) -> int:
         """Tokens of a summary; 0: none."""
+        if not self._summarises:
+            return 0
+        view = look()
         answer = self._call("summarise", view.turn, lambda: self._policy.summarise(view))
         most = self._policy.aux.max_new_tokens
         if not _is_whole(answer) or not 0 <= answer <= max(most, 0):

@@ -243,8 +243,8 @@ class TurnLoop:
         actions: list[Action] = []
         if self._options.apply_at == "boundary":
             actions += self._apply_aux(self.turn)
-        actions += self._clear(self._ask.evict(self._view()), self._policy.name, self.turn)
-        summary_tokens = self._ask.summarise(self._view()) if self._alive is None else 0
+        actions += self._clear(self._ask.evict(self._view), self._policy.name, self.turn)
+        summary_tokens = self._ask.summarise(self._view) if self._alive is None else 0
         asks = context.tokens + context.shift + SUMMARY_PROMPT_TOKENS + summary_tokens + _HEADROOM
         if summary_tokens and asks <= self._options.context_length:
             aux = self._summary(summary_tokens)
@@ -269,7 +269,7 @@ class TurnLoop:
         prompt_tokens = context.tokens
         if prompt_tokens + shift + step.output_tokens + _HEADROOM > self._options.context_length:
             return [self._finish("context_limit")]
-        if self._alive is None and self._ask.spawn_aux(self._view()):
+        if self._alive is None and self._ask.spawn_aux(self._view):
             aux = self._spawn()
             if self._options.aux_start == "with_main":
                 actions.append(Spawn(aux))

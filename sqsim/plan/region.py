@@ -109,13 +109,13 @@ def _place(
     entries = []
     for setting in chosen:
         speed, each = speeds[setting.name], found[setting.name]
-        if setting.free or not setting.deployable or isinstance(each, SqsimError):
+        if not setting.is_sidequest or isinstance(each, SqsimError):
             continue
         entries.append(
             {
                 "setting": setting.name,
-                "k": setting.changes["policy"].get("k"),
-                "after_eviction": setting.changes["policy"].get("after_eviction"),
+                "k": setting.changes["policy"]["k"],
+                "after_eviction": setting.changes["policy"]["after_eviction"],
                 "against_none": speed / base - 1 if speed and base else None,
                 "against_free": speed / free[rival] - 1 if speed and rival is not None else None,
                 "aux_share": each["metrics"]["aux_output_tokens"] / (each["metrics"]["output_tokens"] or 1),

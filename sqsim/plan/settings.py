@@ -13,6 +13,7 @@ from typing import Any
 from sqsim.policies.base import Policy
 from sqsim.policies.none import NoEviction
 from sqsim.policies.registry import POLICIES
+from sqsim.policies.sidequest import SideQuest
 
 Changes = dict[str, Any]
 
@@ -28,6 +29,11 @@ class Setting:
     free: bool = True
     deployable: bool = True
     note: str = ""
+
+    @property
+    def is_sidequest(self) -> bool:
+        """Whether it is SideQuest's, whose worth plans and regions are about; other policies may need more than is free too."""
+        return bool(self.changes.get("policy", {}).get("name") == SideQuest().name)
 
 
 _FP8_NOTE = "halves KV; what 8-bit KV does to answers is not simulated"
