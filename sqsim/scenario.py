@@ -54,6 +54,7 @@ def _as_tuple(value: Any) -> Any:
 def _read_policy(value: Any) -> Policy:
     """A policy as an object, or as the mapping of a file, which names it."""
     if isinstance(value, Policy):
+        registered(value)
         check_needs(value)
         return value
     name = value.get("name") if isinstance(value, dict) else None
@@ -194,7 +195,6 @@ class Scenario(Part):
 
     def with_policy(self, policy: Policy) -> Scenario:
         """This scenario with another policy. ScenarioError or PolicyError: the two do not go together."""
-        registered(policy)
         fields = {**self.model_dump(exclude={"policy"}), "policy": policy}
         try:
             other = Scenario.model_validate(fields)

@@ -14,6 +14,7 @@ import sqsim.points as points_module
 from sqsim.agents import Agents
 from sqsim.errors import PolicyError, RunError, ScenarioError
 from sqsim.labels import labels
+from sqsim.plan.settings import settings
 from sqsim.points import Points, content_key
 from sqsim.policies import BUILT_IN, AfterEviction, AuxOptions, Decision, Policy, Script, View
 from sqsim.policies.keep_last import KeepLast
@@ -313,3 +314,30 @@ def test_labels_are_what_a_policy_says_of_itself(tmp_path):
     asked = scenario(tmp_path, [chain(3)])
     assert labels(asked.with_policy(SideQuest(k=3, after_eviction="reprefill")))["k"] == 3
     assert labels(asked.with_policy(Full()))["k"] is None
+
+
+def test_a_bound_is_labelled_as_one_and_plans_never_choose_it():
+    assert {name for name, kind in BUILT_IN.items() if kind.hindsight} == {"oracle"}
+    tried = {each.name: each for each in settings((2,), hybrid=False, sized=False)}
+    assert [name for name, each in tried.items() if not each.deployable] == ["oracle / in_place"]
+    assert [name for name, each in tried.items() if each.is_sidequest] == ["sidequest K=2 / reprefill", "sidequest K=2 / in_place"]  # fmt: skip
+
+
+def test_a_policy_that_needs_more_than_is_free_is_tried_as_that():
+    """By default a plan tries a policy's defaults, on the cache that they fit; an eviction in place needs the plugin."""
+    notes = {"after_eviction": AfterEviction}
+    there, again = (
+        define("Other", notes=notes, after_eviction=after, evict=evict).choices((1,))
+        for after in ("in_place", "reprefill")
+    )
+    assert [(each.name, each.cache, each.free) for each in (*there, *again)] == [
+        ("x / in_place", "session", False),
+        ("x / reprefill", "radix", True),
+    ]
+
+
+def test_kv_usage_is_refused_where_nobody_measures_it():
+    with pytest.raises(
+        PolicyError, match=r"view\.kv_usage is not known here: .*run this policy with `sqsim run`"
+    ):
+        _ = View(0, 0, ()).kv_usage
