@@ -14,9 +14,11 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from sqsim import record
+from sqsim.base.part import Part, Word
 from sqsim.metrics import DEFINITIONS
+from sqsim.policies import BUILT_IN
 from sqsim.scenario import Scenario
-from sqsim.scenario_parts import LOADS, POLICIES, Engine, Part, Word
+from sqsim.scenario_parts import LOADS, Engine
 
 HERE = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -48,7 +50,7 @@ def _scenario_keys() -> Iterator[str]:
     yield from _keys("engine.", Engine)
     for load in LOADS.values():
         yield from _keys("load.", load)
-    for name, policy in POLICIES.items():
+    for name, policy in BUILT_IN.items():
         yield from (row.replace("` |", f"` ({name}) |", 1) for row in _keys("policy.", policy))
 
 

@@ -13,7 +13,7 @@ from sqreal.errors import ModelPathError
 from sqreal.install import CPU_SHIMS, cuda_devices
 from sqreal.tiny_models import TINY_MODELS, write_tiny_model
 from sqsim.errors import ScenarioError
-from sqsim.scenario import Scenario, SideQuest
+from sqsim.scenario import Scenario
 
 Device = Literal["cpu", "cuda"]
 
@@ -141,7 +141,7 @@ def options_of(scenario: Scenario, work_dir: Path) -> ServerOptions:
             "engine.kv_capacity: auto would take the memory of this machine for a server on a CPU; give tokens"
         )
     policy, no_tokenizer = scenario.policy, not any(model.glob("tokenizer*"))
-    if isinstance(policy, SideQuest) and policy.live and no_tokenizer:
+    if policy.runs_live and no_tokenizer:
         raise ScenarioError(
             f"policy.decisions: live needs the model's tokenizer to read what it writes, and {model} holds none; "
             "put its tokenizer.json there, or set policy.decisions: scripted"

@@ -11,6 +11,7 @@ Everything below is imported on first use, so that `import sqsim` costs next to 
 - `Policy`, `View`: the base of a policy of your own, and what it sees at a boundary
 - `SqsimError`: base of every error that is raised on purpose
 - `InputError`: what was given cannot be used; of its kind are `ScenarioError`, `TraceError` and `RecordError`
+- `PolicyError`: a policy does what no policy may
 - `RunError`: a run started and could not be finished
 - `MissingPackageError`: an optional package is not installed
 - `Interrupted`: the user ended long work of which the finished part is kept
@@ -24,12 +25,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sqsim.agent.policies.base import Policy, View
     from sqsim.compare.runs import compare
     from sqsim.errors import (
         InputError,
         Interrupted,
         MissingPackageError,
+        PolicyError,
         RecordError,
         RunError,
         ScenarioError,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         TraceError,
     )
     from sqsim.metrics import metrics
+    from sqsim.policies.base import Policy, View
     from sqsim.record import RunRecord
     from sqsim.scenario import Scenario, load_scenario
     from sqsim.simulate import simulate
@@ -48,6 +50,7 @@ __all__ = [
     "Interrupted",
     "MissingPackageError",
     "Policy",
+    "PolicyError",
     "RecordError",
     "RunError",
     "RunRecord",
@@ -64,12 +67,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "sqsim.agent.policies.base": ("Policy", "View"),
+    "sqsim.policies.base": ("Policy", "View"),
     "sqsim.compare.runs": ("compare",),
     "sqsim.errors": (
         "InputError",
         "Interrupted",
         "MissingPackageError",
+        "PolicyError",
         "RecordError",
         "RunError",
         "ScenarioError",

@@ -5,27 +5,22 @@ The simulated and the real run take all of this from here, so that they differ i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any
 
-from sqsim import scenario_parts as sc
-from sqsim.agent.aux_thread import TRIGGER_TOKENS, DecisionModel
-from sqsim.agent.policies.base import Policy
-from sqsim.agent.policies.compaction import Compaction
-from sqsim.agent.policies.keep_last import KeepLast
-from sqsim.agent.policies.none import NoEviction
-from sqsim.agent.policies.oracle import Oracle
-from sqsim.agent.policies.pause import Gate, Pause
-from sqsim.agent.policies.pin_ttl import PinTtl
-from sqsim.agent.policies.sidequest import SideQuest
+from sqsim.agent.aux_thread import TRIGGER_TOKENS
+from sqsim.agent.guard import asked
 from sqsim.agent.turn_loop import LoopOptions, TurnLoop
-from sqsim.errors import InputError, TraceError
+from sqsim.errors import InputError, PolicyError, TraceError
 from sqsim.models.tokens import Segments, Tokens, count
+from sqsim.policies.base import Gate, Policy, unknown_usage
+from sqsim.policies.registry import is_built_in, source_digest
 from sqsim.scenario import Scenario
+from sqsim.scenario_parts import RecordedLoad
 from sqsim.trace.files import sha256
 from sqsim.trace.schema import Task
 from sqsim.trace.store import read_tasks
@@ -85,7 +80,7 @@ class Agents:
                 scenario.tasks,
                 resample=scenario.resample,
                 seed=scenario.seed,
-                sort=isinstance(scenario.load, sc.RecordedLoad),
+                sort=isinstance(scenario.load, RecordedLoad),
             )
         with scenario.blamed("policy.name"):
             self._refuse_without_references()
@@ -95,7 +90,7 @@ class Agents:
     def _refuse_without_references(self) -> None:
         policy = self.scenario.policy
         lacks = self._survey.without_references
-        if isinstance(policy, sc.SideQuest | sc.Oracle) and not self.live and lacks is not None:
+        if policy.needs_references and lacks is not None:
             raise InputError(
                 f"{policy.name} needs to know when each response is used last, and task {lacks!r} carries no "
                 "references; import it again without --references none, or use none or keep_last"
@@ -103,7 +98,7 @@ class Agents:
 
     def _refuse_without_arrivals(self) -> None:
         lacks = self._survey.without_arrival
-        if isinstance(self.scenario.load, sc.RecordedLoad) and lacks is not None:
+        if isinstance(self.scenario.load, RecordedLoad) and lacks is not None:
             number, name = lacks
             if self.scenario.resample or number < len(self.roots):
                 raise InputError(f"task {name!r} has no arrival_s; use concurrency or rate_per_s")
@@ -111,8 +106,7 @@ class Agents:
     @property
     def live(self) -> bool:
         """Whether aux threads are the server's model's own."""
-        policy = self.scenario.policy
-        return isinstance(policy, sc.SideQuest) and policy.live
+        return self.scenario.policy.runs_live
 
     @property
     def by_name(self) -> dict[str, Task]:
@@ -122,24 +116,17 @@ class Agents:
     def client(self) -> ClientOptions:
         """What requests declare."""
         policy, engine = self.scenario.policy, self.scenario.engine
-        aux_tokens = 0
-        if isinstance(policy, sc.SideQuest):
-            aux_tokens = policy.aux_max_new_tokens
-        elif isinstance(policy, sc.Compaction):
-            aux_tokens = policy.summary_tokens
         return ClientOptions(
             sessions=engine.cache == "session",
             in_place=self.scenario.after_eviction == "in_place",
             max_new_tokens=engine.max_new_tokens,
-            aux_max_new_tokens=aux_tokens,
+            aux_max_new_tokens=policy.aux.max_new_tokens,
         )
 
     def gate(self, capacity_tokens: int) -> Gate | None:
         """What the agents of one run pass at their boundaries, where the policy pauses some."""
         policy = self.scenario.policy
-        if not isinstance(policy, sc.Pause):
-            return None
-        return Gate(policy.above * capacity_tokens, policy.below * capacity_tokens)
+        return asked(policy, "gate", lambda: policy.gate(capacity_tokens))
 
     def loop(
         self,
@@ -149,24 +136,29 @@ class Agents:
         context_length: int,
         tail_tokens: int,
         trigger_tokens: int = TRIGGER_TOKENS,
+        kv_usage: Callable[[], float] = unknown_usage,
     ) -> TurnLoop:
-        """Build the loop of one task. `tail_tokens`: the sliding window, where there is a pool for it."""
-        scenario, keys = self.scenario, self.scenario.policy
-        decisions = None
-        if isinstance(keys, sc.SideQuest) and not self.live:
-            decisions = DecisionModel(
-                instance.task,
-                instance.name,
-                seed=scenario.seed,
-                recall=keys.recall,
-                false_rate=keys.false_rate,
-                aux_tokens=keys.aux_tokens,
-                aux_max_new_tokens=keys.aux_max_new_tokens,
+        """Build the loop of one task. `tail_tokens`: the sliding window, where there is a pool for it.
+
+        `kv_usage` tells the part of the server's KV slots that is in use when it is called, from 0 to 1.
+        """
+        scenario, policy = self.scenario, self.scenario.policy
+        task, decisions = instance.task, None
+        if not self.live and policy.overrides("spawn_aux"):
+            decisions = asked(
+                policy,
+                f"scripted for task {instance.name!r}",
+                lambda: policy.scripted(task, instance.name, scenario.seed),
             )
+            if decisions is None:
+                raise PolicyError(
+                    f"policy {policy.name}: scripted gives nothing that decides on aux threads, and no real model "
+                    "writes them (runs_live); return a decision model"
+                )
         options = LoopOptions(
             in_place=scenario.after_eviction == "in_place",
             apply_at=scenario.apply,
-            aux_start=keys.aux_start if isinstance(keys, sc.SideQuest) else "after_main_prefill",
+            aux_start=policy.aux.start,
             context_length=context_length,
             max_turns=scenario.max_turns,
             tool_wait_cap_s=scenario.tool_wait_cap_s,
@@ -174,7 +166,7 @@ class Agents:
             tail_tokens=tail_tokens,
             trigger_tokens=trigger_tokens,
         )
-        return TurnLoop(instance.task, _policy(keys, instance.task), segments, options, decisions)
+        return TurnLoop(task, _of_task(policy, task), segments, options, decisions, kv_usage)
 
     def describe(self) -> dict[str, Any]:
         """What run.json says of the scenario and its traces."""
@@ -187,27 +179,23 @@ class Agents:
             ],
             "references": dict(self._survey.references),
             "assumed": scenario.assumed(),
+            **_policy_source(scenario.policy),
         }
 
 
-def _policy(keys: sc.Policy, task: Task) -> Policy:
-    match keys:
-        case sc.SideQuest():
-            return SideQuest(keys.k, spawn_without_cursors=keys.spawn_without_cursors)
-        case sc.KeepLast():
-            return KeepLast(keys.n, keys.trigger_tokens)
-        case sc.Oracle():
-            return Oracle(task)
-        case sc.Compaction():
-            return Compaction(keys.trigger_tokens, keys.summary_tokens)
-        case sc.PinTtl():
-            return PinTtl(keys.ttl_s)
-        case sc.Pause():
-            return Pause()
-        case sc.NoEviction():
-            return NoEviction()
-        case _:
-            assert_never(keys)
+def _policy_source(policy: Policy) -> dict[str, Any]:
+    """Where a policy that is no part of sqsim comes from."""
+    if is_built_in(policy):
+        return {}
+    kind = type(policy)
+    return {"policy_source": {"class": f"{kind.__module__}:{kind.__qualname__}", "sha256": source_digest(kind)}}
+
+
+def _of_task(policy: Policy, task: Task) -> Policy:
+    """The policy as one task has it: what it remembers is that task's alone."""
+    if policy.needs_references:
+        return asked(policy, f"with_hindsight for task {task.task_id!r}", lambda: policy.with_hindsight(task))
+    return policy.model_copy(deep=True) if policy.__private_attributes__ else policy
 
 
 def _read(paths: Sequence[Path]) -> Iterator[Task]:

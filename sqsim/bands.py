@@ -29,7 +29,7 @@ from sqsim.metrics import Value, metrics
 from sqsim.models.doubt import drawn, in_doubt
 from sqsim.models.profile import Profile
 from sqsim.resolved import Resolved
-from sqsim.scenario import Scenario, SideQuest
+from sqsim.scenario import Scenario
 from sqsim.scenario_parts import RateLoad
 from sqsim.simulate import simulate
 from sqsim.strict_json import no_constant
@@ -166,7 +166,7 @@ def _sampled(scenario: Scenario) -> list[str]:
     drawn_keys = {
         "resample": scenario.resample,
         "load.arrivals": isinstance(load, RateLoad) and load.arrivals != "uniform",
-        "policy.decisions": isinstance(policy, SideQuest),
+        "policy.decisions": policy.overrides("scripted"),
     }
     return [key for key, is_drawn in drawn_keys.items() if is_drawn]
 

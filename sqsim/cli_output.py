@@ -24,8 +24,9 @@ from sqsim import __version__
 from sqsim.base.plain_text import shown
 from sqsim.errors import SqsimError
 from sqsim.evidence import evidence_lines
+from sqsim.policies.registry import POLICIES
 from sqsim.scenario import Scenario
-from sqsim.scenario_parts import LOADS, POLICIES, Engine
+from sqsim.scenario_parts import LOADS, Engine
 from sqsim.trace.files import check_free, written_whole
 
 _LINE_S = 15.0

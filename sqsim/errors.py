@@ -5,6 +5,7 @@
 SqsimError                    exit code 1
 ├── InputError                exit code 2: the input is wrong
 │   ├── ScenarioError         a scenario file, a `--set`, or a combination that does not exist
+│   ├── PolicyError           a policy's class, package or method: names them, and task and turn where it ran
 │   ├── TraceError            a trace file: names file, line and field
 │   └── RecordError           a run directory that is missing, incomplete or of another version
 ├── RunError                  exit code 1: the run itself failed
@@ -31,6 +32,10 @@ class InputError(SqsimError):
 
 class ScenarioError(InputError):
     """A scenario is wrong; the message names the key, the value and the fix."""
+
+
+class PolicyError(InputError):
+    """A policy cannot be used as it is, or did in a run what no policy may do."""
 
 
 class RecordError(InputError):

@@ -6,20 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqsim.scenario import Scenario
-from sqsim.scenario_parts import ClosedLoad, SideQuest
+from sqsim.scenario_parts import ClosedLoad
+
+_ALWAYS = ("k", "recall", "false_rate")
+"""Keys that every table has a column for."""
 
 
 def labels(scenario: Scenario) -> dict[str, Any]:
-    """Policy, cache, load and what SideQuest is set to; None where a scenario has no such thing."""
+    """Policy, cache, load and what the policy is set to; None where a scenario has no such thing."""
     policy, load = scenario.policy, scenario.load
     return {
         "policy": policy.name,
         "cache": scenario.engine.cache,
         "after_eviction": scenario.after_eviction,
         "concurrency": load.concurrency if isinstance(load, ClosedLoad) else None,
-        "k": policy.k if isinstance(policy, SideQuest) else None,
-        "recall": policy.recall if isinstance(policy, SideQuest) else None,
-        "false_rate": policy.false_rate if isinstance(policy, SideQuest) else None,
+        **dict.fromkeys(_ALWAYS),
+        **{key: getattr(policy, key) for key in policy.labelled},
     }
 
 

@@ -4,9 +4,9 @@
                             and their sha256: what was damaged or put elsewhere is never taken for a result
     DIR/records/KEY/        its whole record, where records are asked for
 
-The key is the sha256 of the scenario with every default, of what its files hold, and of sqsim's own code. So a
-finished run never runs twice, and what was killed goes on where it stopped. Code that makes only pages or reads the
-command line is left out: a point outlives a change there, and no other.
+The key is the sha256 of the scenario with every default, of what its files hold, of sqsim's own code, and of the source
+of a policy that is no part of sqsim. So a finished run never runs twice, and what was killed goes on where it stopped.
+Code that makes only pages or reads the command line is left out: a point outlives a change there, and no other.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sqsim.evidence import evidence_of
 from sqsim.metrics import metrics
 from sqsim.models.doubt import drawn
 from sqsim.models.profile import Profile
+from sqsim.policies.registry import is_built_in, source_digest
 from sqsim.record_files import is_record, write_record
 from sqsim.resolved import Resolved
 from sqsim.scenario import Scenario
@@ -164,6 +165,7 @@ def content_key(item: Item) -> str:
         "scenario": scenario.resolved(),
         "files": [_sum_of(path) for path in files],
         "code": code_digest("sqsim", without=_NOT_RUN),
+        **({} if is_built_in(scenario.policy) else {"policy": source_digest(type(scenario.policy))}),
         "draw": [item.seed, item.index] if isinstance(item, Draw) else None,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]

@@ -16,35 +16,25 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from sqsim.base.complaints import alike, complaint
-from sqsim.errors import InputError, ScenarioError, TraceError
-from sqsim.scenario_parts import (
-    FITS,
-    LOADS,
-    POLICIES,
-    AfterEviction,
-    ClosedLoad,
-    Compaction,
-    Count,
-    Engine,
-    KeepLast,
-    Load,
-    Name,
-    NoEviction,
-    Oracle,
-    Part,
-    PinTtl,
-    Policy,
-    RateLoad,
-    RecordedLoad,
-    Router,
-    SideQuest,
-    Word,
-    conflict,
-)
+from sqsim.base.part import FITS, AfterEviction, Count, Name, Part, Word, conflict
+from sqsim.errors import InputError, PolicyError, ScenarioError, TraceError
+from sqsim.policies.base import Policy
+from sqsim.policies.definition import check_needs
+from sqsim.policies.none import NoEviction
+from sqsim.policies.registry import BUILT_IN, POLICIES, registered
+from sqsim.scenario_parts import LOADS, ClosedLoad, Engine, Load, RateLoad, RecordedLoad, Router
 from sqsim.strict_yaml import Document, KeyPath, dotted, key_path, parse, put_value, set_value, show
 
 if TYPE_CHECKING:
@@ -53,13 +43,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ClosedLoad",
     "Engine",
-    "KeepLast",
-    "NoEviction",
-    "Oracle",
     "RateLoad",
     "RecordedLoad",
     "Scenario",
-    "SideQuest",
     "load_scenario",
     "make_scenario",
 ]
@@ -84,6 +70,20 @@ def _as_given(part: Part) -> dict[str, Any]:
     ):  # the one ratio that goes with it, which the engine sets itself
         content.pop("swa_full_tokens_ratio", None)
     return content
+
+
+def _read_policy(value: Any) -> Policy:
+    """A policy as an object, or as the mapping of a file, which names it."""
+    if isinstance(value, Policy):
+        registered(value)
+        check_needs(value)
+        return value
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str) or name not in POLICIES:
+        raise PydanticCustomError("choice", "no choice")
+    policy = POLICIES[name].model_validate(value)
+    check_needs(policy)
+    return policy
 
 
 class _Places(dict[KeyPath, str]):
@@ -124,9 +124,9 @@ class Scenario(Part):
         default_factory=ClosedLoad,
         description="exactly one of {concurrency: 24}, {rate_per_s: 0.2, arrivals: poisson}, {as_recorded: true, speedup: 1}",
     )
-    policy: Policy = Field(
+    policy: Annotated[SerializeAsAny[Policy], PlainValidator(_read_policy)] = Field(
         default_factory=NoEviction,
-        description=f"a mapping with a name: {', '.join(POLICIES)}; such as {{name: none}}",
+        description=f"a mapping with a name: {', '.join(BUILT_IN)}; such as {{name: none}}",
     )
     apply: Literal["boundary", "turn_end"] = Field(default="boundary", description="boundary or turn_end")
     max_turns: Annotated[Count | None, Word("none")] = Field(
@@ -154,10 +154,11 @@ class Scenario(Part):
                 f"{after!r} does not exist with engine.cache {cache!r}",
                 f"set engine.cache: {other}, or policy.after_eviction: {FITS[cache]}",
             )
-        if isinstance(self.policy, PinTtl) and cache != "session":
+        if self.policy.needs_sessions and cache != "session":
+            does = "pins" if self.policy.overrides("hold_s") else "needs"
             raise conflict(
                 "policy.name",
-                f"pin_ttl pins sessions, and engine.cache {cache!r} has none",
+                f"{self.policy.name} {does} sessions, and engine.cache {cache!r} has none",
                 "set engine.cache: session, or another policy",
             )
         if self.replicas > 1 and self.router != "session_affinity" and cache == "session":
@@ -175,7 +176,7 @@ class Scenario(Part):
     @property
     def after_eviction(self) -> AfterEviction | None:
         """What follows an eviction; None where nothing is ever evicted."""
-        return self.policy.after_eviction if isinstance(self.policy, SideQuest | KeepLast | Oracle) else None
+        return self.policy.follows_eviction
 
     @property
     def trace_paths(self) -> tuple[Path, ...]:
@@ -258,10 +259,7 @@ class Scenario(Part):
 
     def assumed(self) -> list[str]:
         """Key paths of the values in use that no record has calibrated yet (SPEC.md, "Policies")."""
-        if isinstance(self.policy, Compaction):
-            return ["policy.summary_tokens"]
-        drawn = isinstance(self.policy, SideQuest) and not self.policy.live
-        return [f"policy.{name}" for name in ("recall", "false_rate", "aux_tokens")] if drawn else []
+        return [f"policy.{name}" for name in self.policy.not_calibrated]
 
 
 def load_scenario(
@@ -304,6 +302,8 @@ def _checked(document: Document, base: Path) -> Scenario:
         scenario = Scenario.model_validate(document.value)
     except ValidationError as error:
         raise _refusal(document, error) from None
+    except PolicyError as error:
+        raise ScenarioError(f"{document.place(('policy', 'name'))}: policy.name: {error}") from error
     # Its own module: where it came from is no field of a scenario.
     scenario._base = base  # noqa: SLF001
     scenario._places = _Places(document.places)  # noqa: SLF001
@@ -320,7 +320,7 @@ def _refusal(document: Document, error: ValidationError) -> ScenarioError:
 
 def _explain(document: Document, fault: ErrorDetails) -> str:
     """Write a fault as `PLACE: key.path: what is wrong; what is allowed`."""
-    path, model = _locate(fault["loc"])
+    path, model = _locate(fault["loc"], document.value)
     kind, value = fault["type"], fault["input"]
     if kind == "conflict":
         path = (*path, *fault["ctx"]["path"].split("."))
@@ -331,18 +331,20 @@ def _explain(document: Document, fault: ErrorDetails) -> str:
         path, text = _choice(path, value)
     else:
         field = model.model_fields[str(next(part for part in reversed(path) if isinstance(part, str)))]
-        text = f"{complaint(fault)}; allowed: {field.description}"
+        allowed = f"; allowed: {field.description}" if field.description else ""
+        text = f"{complaint(fault)}{allowed}"
     return f"{document.place(path)}: {dotted(path)}: {text}"
 
 
-def _locate(loc: tuple[int | str, ...]) -> tuple[KeyPath, type[Part]]:
+def _locate(loc: tuple[int | str, ...], content: Any) -> tuple[KeyPath, type[Part]]:
     """Turn a location inside the models into a key path, and find the model whose field is at its end."""
     if len(loc) < 2 or isinstance(loc[1], int):
         return loc, Scenario
     if loc[0] == "engine":
         return loc, Engine
-    variants = LOADS if loc[0] == "load" else POLICIES
-    return (loc[0], *loc[2:]), variants[str(loc[1])]  # loc[1] is the variant's tag and no key
+    if loc[0] == "policy":
+        return loc, POLICIES[content["policy"]["name"]]
+    return (loc[0], *loc[2:]), LOADS[str(loc[1])]  # loc[1] is the variant's tag and no key
 
 
 def _suggest(key: str, model: type[Part]) -> str:
@@ -354,7 +356,7 @@ def _suggest(key: str, model: type[Part]) -> str:
         "engine.": Engine,
         **{f"load.{name} with ": kind for name, kind in LOADS.items()},
     }
-    rooms |= {f"policy {name}: policy.": kind for name, kind in POLICIES.items()}
+    rooms |= {f"policy {name}: policy.": kind for name, kind in BUILT_IN.items()}
     found = next((room for room, kind in rooms.items() if key in kind.model_fields), None)
     return "" if found is None else f"; did you mean {found}{key}?"
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, Required, TypedDict
 
-from sqsim.scenario_parts import Part, Router
+from sqsim.base.part import Part
+from sqsim.scenario_parts import Router
 
 Given = Part | Mapping[str, Any]
 """A part of a scenario, or the mapping that a file would have."""

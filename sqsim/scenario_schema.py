@@ -12,8 +12,10 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
+from sqsim.base.part import Part, Word
+from sqsim.policies.registry import POLICIES
 from sqsim.scenario import Scenario
-from sqsim.scenario_parts import LOADS, POLICIES, Engine, Part, Word
+from sqsim.scenario_parts import LOADS, Engine
 from sqsim.study_file import Fill, PanelFile, StudyFile
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

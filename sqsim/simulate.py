@@ -20,10 +20,11 @@ from sqsim.des.load import Stripe
 from sqsim.des.world import Happened, World
 from sqsim.errors import InputError
 from sqsim.models.profile import Profile
+from sqsim.policies.base import Policy
 from sqsim.record import REPLICATED, TABLES, Rows, RunRecord
 from sqsim.recorder import recorder
 from sqsim.resolved import Resolved
-from sqsim.scenario import Scenario, SideQuest
+from sqsim.scenario import Scenario
 
 _HELD_STEPS = 10_000
 """Model calls of a trace that are held in memory, at some 4 KB each; a longer one is read twice."""
@@ -38,12 +39,14 @@ def simulate(
     *,
     step_by_step: bool = False,
     profile: Profile | None = None,
+    policy: Policy | None = None,
 ) -> RunRecord:
     """Run a scenario. InputError when it cannot be run as it is; the same scenario gives the same record.
 
     `step_by_step` takes every step of the engine alone: slow, and what the faster way is held against (law 7).
-    `profile` stands in for the one that the scenario names.
+    `profile` stands in for the one that the scenario names, `policy`, an object, for the scenario's.
     """
+    scenario = scenario if policy is None else scenario.with_(policy=policy)
     simulation = Simulation(scenario, profile)
     rows = {name: Rows(schema) for name, schema in simulation.schemas.items()}
     simulation.run(rows, progress, step_by_step=step_by_step)
@@ -154,7 +157,7 @@ class Simulation:
 
 
 def _refuse_live(scenario: Scenario) -> None:
-    if isinstance(scenario.policy, SideQuest) and scenario.policy.live:
+    if scenario.policy.runs_live:
         raise InputError(
             "live decisions are a model's own text, and a simulation has no model; set scripted, or use `sqreal run`"
         )

@@ -158,7 +158,7 @@ def _content(
     oracles = {
         (point.panel.id, point.scenario.engine.cache, _place(point)): result.held
         for point, result in zip(points, done, strict=True)
-        if point.scenario.policy.name == "oracle"
+        if point.scenario.policy.hindsight
     }
 
     def entry(point: Point, result: _Done) -> dict[str, Any]:

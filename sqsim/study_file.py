@@ -16,9 +16,9 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from sqsim.base.part import Part
 from sqsim.errors import ScenarioError
 from sqsim.scenario import Scenario, load_scenario
-from sqsim.scenario_parts import Part
 from sqsim.strict_yaml import KeyPath, dotted, parse, show
 
 Changes = dict[str, Any]

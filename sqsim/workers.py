@@ -7,9 +7,11 @@ workers, and where they stand, changes nothing but the time.
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -56,8 +58,15 @@ class Workers:
 
 
 def _here(calls: list[Any], jobs: int) -> Iterator[Any]:
-    if calls:
+    if not calls:
+        return
+    try:
         yield from joblib.Parallel(n_jobs=min(jobs, len(calls)), return_as="generator_unordered")(calls)
+    except (pickle.PicklingError, BrokenProcessPool) as error:
+        raise RunError(
+            f"a run cannot be handed to another process: {error}; put a policy of your own into a module that can be "
+            "imported, or run with --jobs 1"
+        ) from error
 
 
 def _on_ray(calls: list[Any], address: str, jobs: int) -> Iterator[Any]:

@@ -39,11 +39,13 @@ class Clearing(NamedTuple):
 
 @dataclass(slots=True)
 class Cursor:
-    """An open tool response: the turn whose call opened it and the tokens of its call and response."""
+    """An open tool response: the turn whose call opened it, the tokens of its call and response, and what was called."""
 
     cursor: int
     opened: int
     tokens: int
+    tool: str
+    arguments: str | None
 
 
 class _Piece(NamedTuple):
@@ -143,7 +145,8 @@ class Context:
             self._prompt = concat(self._prompt, *[tokens for tokens, _ in added])
         for call in turn.calls:
             if call.cursor is not None:
-                self._open[call.cursor] = Cursor(call.cursor, index, call.call_tokens + call.response_tokens)
+                tokens = call.call_tokens + call.response_tokens
+                self._open[call.cursor] = Cursor(call.cursor, index, tokens, call.tool, call.call_text)
 
     def strip(self) -> bool:
         """Leave out stripped reasoning, as the chat template does; True when that rewrote the history."""

@@ -17,14 +17,15 @@ task. Times belong to the driver.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from sqsim.agent.aux_thread import TRIGGER_TOKENS, Decision, DecisionModel, read_decision
+from sqsim.agent.aux_thread import TRIGGER_TOKENS, read_decision
 from sqsim.agent.context import Clearing, Context, Cursor
-from sqsim.agent.policies.base import CursorView, Policy, View
+from sqsim.agent.guard import Guarded
 from sqsim.models.tokens import Segments, Tokens, concat, whole
+from sqsim.policies.base import CursorView, Decision, Decisions, Policy, View, unknown_usage
 from sqsim.trace.schema import Answer, Task, Turn
 
 AuxState = Literal["applied", "late", "cancelled", "malformed"]
@@ -136,12 +137,15 @@ class TurnLoop:
         policy: Policy,
         segments: Segments,
         options: LoopOptions,
-        decisions: DecisionModel | None = None,
+        decisions: Decisions | None = None,
+        kv_usage: Callable[[], float] = unknown_usage,
     ) -> None:
         self.task = task
         self.turn = 0
         self.aux_threads: list[AuxThread] = []
         self._policy = policy
+        self._ask = Guarded(policy, decisions, task.task_id)
+        self._kv_usage = kv_usage
         self._segments = segments
         self._options = options
         self._decisions = decisions
@@ -239,11 +243,8 @@ class TurnLoop:
         actions: list[Action] = []
         if self._options.apply_at == "boundary":
             actions += self._apply_aux(self.turn)
-        view = self._view()
-        named = set(self._policy.evict(view))
-        readable = [c.cursor for c in view.cursors if c.read and c.cursor in named] if named else []
-        actions += self._clear(readable, self._policy.name, self.turn)
-        summary_tokens = self._policy.summarise(self._view()) if self._alive is None else 0
+        actions += self._clear(self._ask.evict(self._view), self._policy.name, self.turn)
+        summary_tokens = self._ask.summarise(self._view) if self._alive is None else 0
         asks = context.tokens + context.shift + SUMMARY_PROMPT_TOKENS + summary_tokens + _HEADROOM
         if summary_tokens and asks <= self._options.context_length:
             aux = self._summary(summary_tokens)
@@ -268,7 +269,7 @@ class TurnLoop:
         prompt_tokens = context.tokens
         if prompt_tokens + shift + step.output_tokens + _HEADROOM > self._options.context_length:
             return [self._finish("context_limit")]
-        if self._alive is None and self._policy.spawn_aux(self._view()):
+        if self._alive is None and self._ask.spawn_aux(self._view):
             aux = self._spawn()
             if self._options.aux_start == "with_main":
                 actions.append(Spawn(aux))
@@ -282,10 +283,18 @@ class TurnLoop:
     def _view(self) -> View:
         read = self._read
         cursors = tuple([read.get(c.cursor) or self._look(c) for c in self.context.cursors])
-        return View(self.turn, self.context.tokens, cursors)
+        return View(self.turn, self.context.tokens, cursors, self._kv_usage)
 
     def _look(self, cursor: Cursor) -> CursorView:
-        view = CursorView(cursor.cursor, cursor.opened, cursor.tokens, cursor.opened + 1 < self.turn)
+        read_turn = cursor.opened + 1
+        view = CursorView(
+            cursor.cursor,
+            cursor.opened,
+            cursor.tokens,
+            read_turn if read_turn < self.turn else None,
+            cursor.tool,
+            cursor.arguments,
+        )
         if view.read:
             self._read[cursor.cursor] = view  # it stays as it is
         return view
@@ -305,7 +314,7 @@ class TurnLoop:
         cursors = [c.cursor for c in self.context.cursors]
         output = decision = None
         if self._decisions is not None:
-            script = self._decisions.decide(index, self.turn, cursors)
+            script = self._ask.decide(index, self.turn, cursors)
             output, decision = whole(self._segments.fresh(), script.output_tokens), script.decision
         trigger = whole(self._segments.shared("trigger"), self._options.trigger_tokens)
         return self._start_aux(trigger, output, decision, frozenset(cursors))

@@ -137,6 +137,11 @@ class Engine:
         return submission
 
     @property
+    def kv_usage(self) -> float:
+        """The part of its KV slots that is neither free nor evictable now, from 0 to 1."""
+        return self._scheduler.usage().used / self._scheduler.limits.kv_capacity
+
+    @property
     def unfinished(self) -> int:
         """Requests that run or wait here."""
         return len(self._live)

@@ -38,9 +38,15 @@ class Fleet:
         due_s = self.due_s
         next(engine for engine in self._engines if engine.due_s == due_s).act()
 
+    @property
+    def kv_usage(self) -> float:
+        """That of the replica to which the next request would go."""
+        return self._following.kv_usage
+
     def submit(self, request: Request, *, tell_first_token: bool = False) -> Submission:
         """Hand a request to a replica."""
-        engine = self._choose()
+        engine = self._following
+        self._next += 1
         request.trail = None  # it may lead into another replica's tree
         submission = engine.submit(request, tell_first_token=tell_first_token)
         if not submission.done.triggered:
@@ -73,11 +79,12 @@ class Fleet:
     def _forget(self, submission: Submission) -> None:
         del self._home[submission]
 
-    def _choose(self) -> Engine:
+    @property
+    def _following(self) -> Engine:
+        """Where the next request goes."""
         if self._choice == "least_loaded":
             return min(self._engines, key=lambda engine: (engine.unfinished, engine.replica))
-        self._next += 1
-        return self._engines[(self._next - 1) % len(self._engines)]
+        return self._engines[self._next % len(self._engines)]
 
 
 def horizon(clock: Clock, engines: Sequence[Engine], replica: int) -> Callable[[], float]:

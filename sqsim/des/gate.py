@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import simpy
 
-from sqsim.agent.policies.pause import Gate
+from sqsim.policies.base import Gate
 
 
 class GateKeeper:

@@ -51,6 +51,11 @@ class Wire:
         """Whether a session holds KV now."""
         return self._engine.has_session(session)
 
+    @property
+    def kv_usage(self) -> float:
+        """The engine's, as of now."""
+        return self._engine.kv_usage
+
     def _cancel(self, near: Submission) -> None:
         far = self._far.get(near)
         if far is not None:

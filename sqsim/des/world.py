@@ -126,6 +126,7 @@ class World:
                 self._segments,
                 context_length=resolved.context_length,
                 tail_tokens=resolved.tail_tokens,
+                kv_usage=lambda: self._door.kv_usage,
             ),
             parent,
             self._keeper,

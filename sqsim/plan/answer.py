@@ -47,7 +47,7 @@ def answer(
         (each for each in searches if each.setting.deployable and each.fewest is not None), key=rank
     )
     free = next((each for each in serving if each.setting.free), None)
-    sidequest = next((each for each in serving if not each.setting.free), None)
+    sidequest = next((each for each in serving if each.setting.is_sidequest), None)
     best = serving[0] if serving else None
     # Where money and GPUs are equal, what needs nothing new is better.
     if free is not None and best is not None and rank(free)[:2] <= rank(best)[:2]:
@@ -202,7 +202,9 @@ def _sentences(
         assert search.fewest is not None
         return f"{search.setting.name} on {search.gpu} needs {count(search.fewest)}{_evicted_then_used(search)}"
 
-    if free is None:
+    if best is not free and best is not sidequest:
+        first = f"Is SideQuest needed at all? No: {said(best)}."
+    elif free is None:
         first = "Is SideQuest needed at all? Yes: no free setting keeps the SLO."
     elif sidequest is None:
         first = f"Is SideQuest needed at all? No: it does not keep the SLO, and {said(free)}."

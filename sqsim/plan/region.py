@@ -108,7 +108,7 @@ def _place(
     entries = []
     for setting in chosen:
         speed, each = speeds[setting.name], found[setting.name]
-        if setting.free or not setting.deployable or isinstance(each, SqsimError):
+        if not setting.is_sidequest or isinstance(each, SqsimError):
             continue
         entries.append(
             {

@@ -1,7 +1,7 @@
-"""What a plan chooses from: the scenario as it is, what costs nothing to try, and SideQuest at several K.
+"""What a plan chooses from: the policies' own choices, and what else of the server is free to try without eviction.
 
-A *free* setting needs no model trained for it, no aux threads and no patched server. The oracle is a bound and is never
-chosen.
+A *free* setting needs no model trained for it, no aux threads and no patched server. A policy with hindsight is a bound
+and is never chosen.
 """
 
 from __future__ import annotations
@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from sqsim.policies.base import Policy
+from sqsim.policies.none import NoEviction
+from sqsim.policies.registry import POLICIES
+from sqsim.policies.sidequest import SideQuest
 
 Changes = dict[str, Any]
 
@@ -25,11 +30,13 @@ class Setting:
     deployable: bool = True
     note: str = ""
 
+    @property
+    def is_sidequest(self) -> bool:
+        """Whether it is SideQuest's, whose worth plans and regions are about; other policies may need more than is free too."""
+        return bool(self.changes.get("policy", {}).get("name") == SideQuest().name)
 
-_RADIX: Changes = {"engine.cache": "radix"}
+
 _FP8_NOTE = "halves KV; what 8-bit KV does to answers is not simulated"
-_PLUGIN = "needs the in-place plugin, which no stock server has, and a model that can name stale responses"
-_MODEL = "needs a model that can name stale responses"
 
 
 def settings(ks: Sequence[int] = KS, *, hybrid: bool, sized: bool) -> list[Setting]:
@@ -37,42 +44,27 @@ def settings(ks: Sequence[int] = KS, *, hybrid: bool, sized: bool) -> list[Setti
 
     `sized`: KV capacity follows from memory. Where the scenario fixes it, what frees memory would change nothing.
     """
-    none: Changes = {**_RADIX, "policy": {"name": "none"}}
-    free = [Setting("none", none, note="nothing is evicted: the base")]
+    none: Changes = {"engine.cache": "radix", "policy": {"name": NoEviction().name}}
+    sizes = []
     if hybrid and sized:
         note = "a smaller sliding-window pool leaves more full-attention slots; one flag"
-        free.append(Setting("none, swa ratio 0.1", {**none, "engine.swa_full_tokens_ratio": 0.1}, note=note))
+        sizes.append(Setting("none, swa ratio 0.1", {**none, "engine.swa_full_tokens_ratio": 0.1}, note=note))
     if sized:
         note = "one flag; less is left for activations, which are not simulated"
-        free.append(Setting("none, mem 0.93", {**none, "engine.mem_fraction": 0.93}, note=note))
-        free.append(Setting("none, fp8 KV", {**none, "engine.kv_dtype": "fp8_e4m3"}, note=_FP8_NOTE))
-    free += [
+        sizes.append(Setting("none, mem 0.93", {**none, "engine.mem_fraction": 0.93}, note=note))
+        sizes.append(Setting("none, fp8 KV", {**none, "engine.kv_dtype": "fp8_e4m3"}, note=_FP8_NOTE))
+    base, *others = [setting for kind in POLICIES.values() for setting in _of(kind, ks)]
+    return sorted([base, *sizes, *others], key=lambda each: (not each.free, not each.deployable))
+
+
+def _of(kind: type[Policy], ks: Sequence[int]) -> list[Setting]:
+    return [
         Setting(
-            "keep_last 3",
-            {**_RADIX, "policy": {"name": "keep_last", "n": 3, "after_eviction": "reprefill"}},
-            note="evicts without asking: see what was evicted and needed later",
-        ),
-        Setting(
-            "pause",
-            {**_RADIX, "policy": {"name": "pause"}},
-            note="agents take turns at the memory; the framework must know KV capacity",
-        ),
-    ]
-    sidequest = [
-        Setting(
-            f"sidequest K={k} / {after}",
-            {"engine.cache": cache, "policy": {"name": "sidequest", "k": k, "after_eviction": after}},
-            free=False,
-            note=note,
+            choice.name,
+            {"engine.cache": choice.cache, "policy": {"name": kind().name, **choice.keys}},  # type: ignore[call-arg]  # every key has a default
+            free=choice.free,
+            deployable=not kind.hindsight,
+            note=choice.note,
         )
-        for cache, after, note in (("radix", "reprefill", _MODEL), ("session", "in_place", _PLUGIN))
-        for k in ks
+        for choice in kind.choices(ks)
     ]
-    oracle = Setting(
-        "oracle / in_place",
-        {"engine.cache": "session", "policy": {"name": "oracle", "after_eviction": "in_place"}},
-        free=False,
-        deployable=False,
-        note="hindsight: a bound, no policy to deploy",
-    )
-    return [*free, *sidequest, oracle]

@@ -101,12 +101,12 @@ def _absent(sources: Sources) -> str:
                 f"sqsim run SCENARIO --set policy.name={'sidequest' if nothing else 'none'} --output-dir DIR",
             )
         )
-    sidequest = any(point.policy == "sidequest" for panel in sources.panels for point in panel.points)
+    asks = any(point.labels.get("k") is not None for panel in sources.panels for point in panel.points)
     for kind, name, values in (
         ("k_sweep", "K sweep", "policy.k: [1, 2, 4, 8, 16]"),
         ("recall_sweep", "recall sweep", "policy.recall: [0.5, 0.7, 0.85, 1.0]"),
     ):
-        if sidequest and not any(panel.kind == kind for panel in sources.panels):
+        if asks and not any(panel.kind == kind for panel in sources.panels):
             lines.append(
                 missing(
                     f"There is no {name}: it needs a study with a panel of kind {kind} and vary {{{values}}}.",

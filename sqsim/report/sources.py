@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sqsim.compare.measured import Measured
+from sqsim.policies.registry import known
 from sqsim.report.kept import Kept
 from sqsim.report.measures import Value, counted
 
@@ -40,7 +41,8 @@ class Point:
     @property
     def is_oracle(self) -> bool:
         """Whether it looks into the future, as no server can."""
-        return self.policy == "oracle"
+        kind = known(self.policy)
+        return kind is not None and kind.hindsight
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sqreal.token_ids import RESERVED, TokenIds
-from sqsim.agent.aux_thread import DecisionModel
-from sqsim.agent.policies.base import Policy
-from sqsim.agent.policies.keep_last import KeepLast
-from sqsim.agent.policies.none import NoEviction
-from sqsim.agent.policies.sidequest import SideQuest
 from sqsim.agent.turn_loop import LoopOptions, RunMain, Spawn, TurnLoop
 from sqsim.errors import InputError
 from sqsim.models.tokens import Run, Segments, Tokens, common_prefix, count, whole
+from sqsim.policies.base import Policy
+from sqsim.policies.decisions import DecisionModel
+from sqsim.policies.keep_last import KeepLast
+from sqsim.policies.none import NoEviction
+from sqsim.policies.sidequest import SideQuest
 from sqsim.trace.schema import Prefix, Question, Task
 from tests.sqsim.tasks import call, task, tasks, turn
 
 VOCABULARY = 512
-POLICIES: dict[str, Policy] = {"none": NoEviction(), "keep_last": KeepLast(1, 0), "sidequest": SideQuest(2)}
+POLICIES: dict[str, Policy] = {"none": NoEviction(), "keep_last": KeepLast(n=1), "sidequest": SideQuest(k=2)}
 
 
 def requests(

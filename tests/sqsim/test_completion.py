@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sqsim.cli_output import keys_to_set
-from sqsim.scenario_parts import LOADS, POLICIES
+from sqsim.policies.registry import POLICIES
+from sqsim.scenario_parts import LOADS
 from sqsim.scenario_schema import scenario_schema
 
 

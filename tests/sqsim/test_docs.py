@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import sqsim
 from sqsim.cli import app
+from sqsim.policies import BUILT_IN
 from sqsim.scenario import make_scenario
-from sqsim.scenario_parts import POLICIES
 
 ROOT = Path(__file__).parents[2]
 HOMES = [ROOT, ROOT / "docs", ROOT / "tests/data/sglang-schedules"]
@@ -166,10 +166,10 @@ def test_the_scenario_that_is_shown_has_the_defaults():
     assert make_scenario(yaml.safe_load(shown)) == make_scenario({"traces": "mine.jsonl.zst"})
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_the_table_has_every_key_of_every_policy(name):
     (row,) = re.findall(rf"^\| `{name}` \|(.*)$", SCENARIO, re.MULTILINE)
-    keys = {key: each.default for key, each in POLICIES[name].model_fields.items() if key != "name"}
+    keys = {key: each.default for key, each in BUILT_IN[name].model_fields.items() if key != "name"}
     assert yaml.safe_load("{" + ", ".join(re.findall(r"`(\w+: [\w.]+)`", row)) + "}") == keys
 
 

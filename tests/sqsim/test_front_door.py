@@ -21,9 +21,11 @@ from tiny_record import tiny_record
 import sqsim
 from sqsim import errors, scenario_keys
 from sqsim.metrics import DEFINITIONS, metrics
+from sqsim.policies.keep_last import KeepLast
+from sqsim.policies.none import NoEviction
 from sqsim.record import TABLES, RunRecord
 from sqsim.scenario import Scenario, load_scenario, make_scenario
-from sqsim.scenario_parts import ClosedLoad, Engine, KeepLast, NoEviction
+from sqsim.scenario_parts import ClosedLoad, Engine
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("simpy", "pyarrow", "plotly", "numpy", "pydantic", "scipy", "typer", "yaml")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import get_args
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsim import scenario_parts
 from sqsim.errors import InputError, ScenarioError, TraceError
 from sqsim.scenario import Scenario, load_scenario, make_scenario
 
@@ -440,10 +438,3 @@ def test_what_proves_wrong_later_is_named_with_its_place(tmp_path):
         raise InputError("no")  # a default stands nowhere
     with pytest.raises(TraceError, match=r"^t\.jsonl:5: bad$"), named.blamed("traces"):
         raise TraceError("bad", file="t.jsonl", line=5)
-
-
-def test_the_union_of_policies_is_the_table():
-    """A policy that stands in one only would be refused by name, or never checked."""
-    union = {kind.__name__ for kind in scenario_parts.POLICIES.values()}
-    tagged = {get_args(member)[0].__name__ for member in get_args(get_args(scenario_parts.Policy)[0])}
-    assert tagged == union

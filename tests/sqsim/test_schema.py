@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 from sqsim.cli import app
 from sqsim.errors import ScenarioError
+from sqsim.policies.registry import POLICIES
 from sqsim.scenario import Scenario, make_scenario
-from sqsim.scenario_parts import LOADS, POLICIES, Engine
+from sqsim.scenario_parts import LOADS, Engine
 from sqsim.scenario_schema import scenario_schema, study_schema
 from sqsim.strict_yaml import parse
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy.stats import binom
 
-from sqsim.agent.aux_thread import DecisionModel
+from sqsim.policies.decisions import DecisionModel
 from tests.sqsim.tasks import chain
 
 TURNS = 40

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsim.agent.aux_thread import NO_CURSOR, Decision, read_decision
-from sqsim.agent.policies.sidequest import SideQuest
+from sqsim.agent.aux_thread import NO_CURSOR, read_decision
 from sqsim.agent.turn_loop import Finish
+from sqsim.policies.base import Decision
+from sqsim.policies.sidequest import SideQuest
 from tests.sqsim.agent.test_turn_loop import Drive, loop
 from tests.sqsim.tasks import chain
 

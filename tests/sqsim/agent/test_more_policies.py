@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sqsim.agent.policies.base import CursorView, View
-from sqsim.agent.policies.compaction import Compaction
-from sqsim.agent.policies.pause import Gate
 from sqsim.agent.turn_loop import Await, Clear, Finish, RunMain, Spawn
 from sqsim.errors import ScenarioError
 from sqsim.metrics import metrics
 from sqsim.models.tokens import count
+from sqsim.policies.base import CursorView, View
+from sqsim.policies.compaction import Compaction
+from sqsim.policies.pause import MemoryGate
 from sqsim.scenario import make_scenario
 from tests.sqsim.agent.test_turn_loop import Drive, loop
 from tests.sqsim.tasks import call, chain, task, turn
@@ -20,7 +20,7 @@ SESSION = {"engine": {"cache": "session", "kv_capacity": 20_000}}
 
 
 def compacted(made, trigger: int, summary: int = 30, **options) -> Drive:
-    drive = Drive(loop(made, Compaction(trigger, summary), **options))
+    drive = Drive(loop(made, Compaction(trigger_tokens=trigger, summary_tokens=summary), **options))
     while not isinstance(drive.log[-1], Finish):
         if isinstance(drive.log[-1], Await):
             drive.aux()
@@ -72,8 +72,8 @@ def test_behind_a_summary_only_what_stays_is_found_in_the_cache(tmp_path, cache)
 
 def test_nothing_is_compacted_below_the_threshold_or_before_anything_was_read():
     assert compacted(chain(4), trigger=10_000).clears() == []
-    view = View(1, 500, (CursorView(0, 0, 100, read=False),))
-    assert Compaction(300).summarise(view) == 0
+    view = View(1, 500, (CursorView(0, 0, 100, None),))
+    assert Compaction(trigger_tokens=300).summarise(view) == 0
 
 
 def test_a_summary_that_the_context_has_no_room_for_is_not_asked_for():
@@ -139,7 +139,7 @@ def test_pins_need_sessions():
 
 
 def test_the_gate_lets_in_what_fits_and_wakes_the_first_who_paused():
-    gate = Gate(above_tokens=100, below_tokens=80)
+    gate = MemoryGate(above_tokens=100, below_tokens=80)
     assert gate.ask("a", 60)
     assert gate.ask("b", 40)
     assert not gate.ask("c", 1)  # 101
@@ -152,7 +152,7 @@ def test_the_gate_lets_in_what_fits_and_wakes_the_first_who_paused():
 
 
 def test_one_agent_always_goes_on():
-    gate = Gate(above_tokens=10, below_tokens=10)
+    gate = MemoryGate(above_tokens=10, below_tokens=10)
     assert gate.ask("a", 500)
     assert gate.ask("a", 900)
     assert not gate.ask("b", 1)

@@ -8,13 +8,15 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsim.agent.aux_thread import TRIGGER_TOKENS, Decision, DecisionModel, Script
-from sqsim.agent.policies.keep_last import KeepLast
-from sqsim.agent.policies.none import NoEviction
-from sqsim.agent.policies.oracle import Oracle
-from sqsim.agent.policies.sidequest import SideQuest
+from sqsim.agent.aux_thread import TRIGGER_TOKENS
 from sqsim.agent.turn_loop import Action, Clear, Finish, LoopOptions, RunMain, RunTools, Spawn, TurnLoop
 from sqsim.models.tokens import Segments, count
+from sqsim.policies.base import Decision, Script
+from sqsim.policies.decisions import DecisionModel
+from sqsim.policies.keep_last import KeepLast
+from sqsim.policies.none import NoEviction
+from sqsim.policies.oracle import Oracle
+from sqsim.policies.sidequest import SideQuest
 from tests.sqsim.tasks import call, chain, task, tasks, turn
 
 
@@ -213,7 +215,7 @@ def test_keep_last_counts_the_newest_and_never_evicts_the_unread():
 
 def test_the_oracle_evicts_right_after_the_last_use():
     made = chain(5, uses={3: (0,), 5: (1,)})
-    drive = Drive(loop(made, Oracle(made)))
+    drive = Drive(loop(made, Oracle().with_hindsight(made)))
     for _ in range(5):
         drive.turn()
     # 0 is used last by step 3, 2 and 3 never: gone one boundary after they were read; 1 is needed by the answer
@@ -282,9 +284,9 @@ def test_laws_of_the_loop_on_random_tasks(made, name, in_place, data):
     k = data.draw(st.integers(1, 4))
     policy = {
         "none": NoEviction(),
-        "keep_last": KeepLast(k - 1),
-        "oracle": Oracle(made),
-        "sidequest": SideQuest(k),
+        "keep_last": KeepLast(n=k - 1),
+        "oracle": Oracle().with_hindsight(made),
+        "sidequest": SideQuest(k=k),
     }[name]
     decisions = DecisionModel(
         made,

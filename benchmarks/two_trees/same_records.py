@@ -1,8 +1,8 @@
 """Prove that two trees of this repository write the same records: what a change of form must not change.
 
-    .venv/bin/python benchmarks/same_records.py OLD_TREE NEW_TREE                      # all: 3 minutes on two idle cores
-    .venv/bin/python benchmarks/same_records.py OLD_TREE NEW_TREE --scenarios 2 --only session
-    .venv/bin/python benchmarks/same_records.py OLD_TREE NEW_TREE --speed              # paired: which tree is slower
+    .venv/bin/python benchmarks/two_trees/same_records.py OLD_TREE NEW_TREE                      # all: 3 minutes on two idle cores
+    .venv/bin/python benchmarks/two_trees/same_records.py OLD_TREE NEW_TREE --scenarios 2 --only session
+    .venv/bin/python benchmarks/two_trees/same_records.py OLD_TREE NEW_TREE --speed              # paired: which tree is slower
 
 Each tree runs its own `sqsim run`, found through its pyproject.toml, on the same scenario files: those of
 `same_matrix.py`. Compared are every file of the record byte for byte (timing.json left out; run.json less the version,
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 from same_matrix import SCENARIOS, TRACES, Combination, change_traces, combinations, timed
-from two_trees import CRASHED, Pair, Ran, pairs
+from trees import CRASHED, Pair, Ran, pairs
 
 LEFT_OUT = re.compile(r"(tables_)?sha256|digest|code|versions\.(sqsim.*|.*digest|code.*)")
 """Keys of run.json that are not compared: our version, our code's digest, the seal over the file, and the sums of tables

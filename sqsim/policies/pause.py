@@ -7,16 +7,16 @@ again then, and its task takes longer: the run counts both.
 
 from __future__ import annotations
 
-from sqsim.agent.policies.base import Policy
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from sqsim.base.part import Positive, conflict
+from sqsim.policies.base import Choice, Policy
 
 
-class Pause(Policy):
-    """Evicts nothing; who may go on is the gate's to say."""
-
-    name = "pause"
-
-
-class Gate:
+class MemoryGate:
     """The contexts of the agents at work, in tokens, and who waits for room.
 
     An agent pauses where the others' contexts and its own are more than `above_tokens`, and goes on where they are
@@ -30,7 +30,7 @@ class Gate:
         self._total = 0
 
     def ask(self, name: str, tokens: int, *, may_pause: bool = True) -> bool:
-        """An agent with a context of so many tokens is at a boundary: may it go on? Else it is paused now."""
+        """May an agent whose context has `tokens` go on from its boundary? If not, it is paused now."""
         fresh = name not in self._active
         self._total -= self._active.pop(name, 0)
         crowded = self._total + tokens > self._above or (fresh and bool(self._paused))
@@ -41,11 +41,11 @@ class Gate:
         return True
 
     def leave(self, name: str) -> None:
-        """An agent has ended."""
+        """Forget an agent, which has ended."""
         self._total -= self._active.pop(name, 0)
 
     def resume(self) -> list[str]:
-        """Who goes on now, first paused first; those behind one that does not fit wait with it."""
+        """Let paused agents go on, first paused first; those after one that does not fit wait with it."""
         found = []
         for name, tokens in list(self._paused.items()):
             if self._active and self._total + tokens > self._below:
@@ -58,3 +58,31 @@ class Gate:
     def _enter(self, name: str, tokens: int) -> None:
         self._active[name] = tokens
         self._total += tokens
+
+
+class Pause(Policy):
+    """Agents pause at a boundary where all contexts at work do not fit. It evicts nothing."""
+
+    name: Literal["pause"] = Field(default="pause", description="pause")
+    above: Positive = Field(
+        default=0.9, description="contexts at work over KV capacity, above 0: more pauses one"
+    )
+    below: Positive = Field(default=0.8, description="the same; at most so much lets one go on again")
+
+    @model_validator(mode="after")
+    def _resumes_below(self) -> Pause:
+        if self.below > self.above:
+            raise conflict(
+                "below",
+                f"{self.below} is above policy.above {self.above}",
+                f"set policy.below to at most {self.above}",
+            )
+        return self
+
+    def gate(self, capacity_tokens: int) -> MemoryGate:
+        return MemoryGate(self.above * capacity_tokens, self.below * capacity_tokens)
+
+    @classmethod
+    def choices(cls, ks: Sequence[int]) -> Sequence[Choice]:  # noqa: ARG003 - the contract's signature
+        note = "agents take turns at the memory; the framework must know KV capacity"
+        return [Choice("pause", "radix", {}, note=note)]

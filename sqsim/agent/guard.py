@@ -1,0 +1,130 @@
+"""What a policy answers, checked: a policy that fails or says what cannot be ends the run with an error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from sqsim.errors import PolicyError
+from sqsim.policies.base import Decisions, Policy, Script, View
+
+Answer = TypeVar("Answer")
+
+_MOST_SHOWN = 80
+
+
+def asked(policy: Policy, what: str, ask: Callable[[], Answer]) -> Answer:
+    """What a policy answers. PolicyError: it raised something."""
+    try:
+        return ask()
+    except Exception as error:  # whatever a stranger's code raises
+        raise PolicyError(
+            f"policy {policy.name}: {what} raised {type(error).__name__}: {error}; repair the policy"
+        ) from error
+
+
+class Guarded:
+    """A policy, and what decides on its aux threads, at work in one task.
+
+    Methods are those of the policy and make a view only where it has one. PolicyError: it raised something, or answered what is none of what it may.
+    """
+
+    def __init__(self, policy: Policy, decisions: Decisions | None, task: str) -> None:
+        self._policy, self._decisions, self._task = policy, decisions, task
+        # What a policy leaves to its base is not asked, and no view is made for it.
+        self._evicts, self._spawns, self._summarises = (
+            policy.overrides(name) for name in ("evict", "spawn_aux", "summarise")
+        )
+
+    def evict(self, look: Callable[[], View]) -> list[int]:
+        """The cursors to evict, in the view's order."""
+        if not self._evicts:
+            return []
+        view = look()
+        answer = self._call("evict", view.turn, lambda: list(self._policy.evict(view)))
+        if not answer:
+            return []
+        there = {cursor.cursor: cursor.read for cursor in view.cursors}
+        for cursor in answer:
+            if not _is_whole(cursor):
+                raise self._wrong(
+                    "evict", view.turn, f"names {_shown(cursor)}, which is no cursor", "name whole numbers"
+                )
+            if cursor not in there:
+                known = ", ".join(map(str, there)) or "none"
+                raise self._wrong(
+                    "evict", view.turn, f"names cursor {cursor}, which is not open", f"open are: {known}"
+                )
+            if not there[cursor]:
+                raise self._wrong(
+                    "evict",
+                    view.turn,
+                    f"names cursor {cursor}, which was not read yet",
+                    "name those whose `read` is true",
+                )
+        named = set(answer)
+        return [cursor for cursor in there if cursor in named]
+
+    def spawn_aux(self, look: Callable[[], View]) -> bool:
+        """Whether to start an aux thread."""
+        if not self._spawns:
+            return False
+        view = look()
+        answer = self._call("spawn_aux", view.turn, lambda: self._policy.spawn_aux(view))
+        if not isinstance(answer, bool):
+            raise self._wrong("spawn_aux", view.turn, f"returns {_shown(answer)}", "return True or False")
+        return answer
+
+    def summarise(self, look: Callable[[], View]) -> int:
+        """Tokens of a summary; 0: none."""
+        if not self._summarises:
+            return 0
+        view = look()
+        answer = self._call("summarise", view.turn, lambda: self._policy.summarise(view))
+        most = self._policy.aux.max_new_tokens
+        if not _is_whole(answer) or not 0 <= answer <= max(most, 0):
+            raise self._wrong(
+                "summarise",
+                view.turn,
+                f"returns {_shown(answer)}",
+                f"return tokens, 0 to {most} (max_new_tokens of `aux`)",
+            )
+        return answer
+
+    def decide(self, index: int, turn: int, cursors: Sequence[int]) -> Script:
+        """What aux thread `index` will write."""
+        decisions = self._decisions
+        assert decisions is not None, "asked only where decisions are scripted"
+        answer = self._call("decide", turn, lambda: decisions.decide(index, turn, cursors))
+        most = self._policy.aux.max_new_tokens
+        if not isinstance(answer, Script) or not _is_whole(answer.output_tokens):
+            raise self._wrong(
+                "decide", turn, f"returns {_shown(answer)}", "return Script(tokens, Decision((0, 2)))"
+            )
+        if not 1 <= answer.output_tokens <= most:
+            raise self._wrong(
+                "decide",
+                turn,
+                f"writes {answer.output_tokens} tokens",
+                f"write 1 to {most} (max_new_tokens of `aux`)",
+            )
+        if not all(_is_whole(cursor) for cursor in answer.decision.named):
+            raise self._wrong("decide", turn, f"names {_shown(answer.decision.named)}", "name whole numbers")
+        return answer
+
+    def _call(self, method: str, turn: int, ask: Callable[[], Answer]) -> Answer:
+        return asked(self._policy, f"{method} at turn {turn} of task {self._task!r}", ask)
+
+    def _wrong(self, method: str, turn: int, problem: str, fix: str) -> PolicyError:
+        return PolicyError(
+            f"policy {self._policy.name}: {method} at turn {turn} of task {self._task!r} {problem}; {fix}"
+        )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."

@@ -1,1 +1,0 @@
-"""Eviction policies, one file each; `base.py` is the contract."""

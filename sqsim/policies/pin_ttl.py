@@ -1,0 +1,34 @@
+"""TTL pinning between turns (Continuum, arXiv 2511.02230): KV waits a while for its agent, whatever the pressure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sqsim.policies.base import Choice, Policy
+
+
+class PinTtl(Policy):
+    """A session that has ended a turn is not released for `ttl_s` seconds; after that, least recently used first.
+
+    It evicts nothing. Its harm is to others: requests wait or are retracted while what they need is pinned.
+    """
+
+    name: Literal["pin_ttl"] = Field(default="pin_ttl", description="pin_ttl")
+    ttl_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = Field(
+        default=10.0, description="seconds after a turn, 0 or more"
+    )
+
+    @property
+    def hold_s(self) -> float:
+        return self.ttl_s
+
+    @property
+    def needs_sessions(self) -> bool:
+        return True
+
+    @classmethod
+    def choices(cls, ks: Sequence[int]) -> Sequence[Choice]:  # noqa: ARG003 - the contract's signature
+        return ()  # no server that can be had today pins sessions for a time
