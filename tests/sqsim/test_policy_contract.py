@@ -235,7 +235,7 @@ def test_an_object_is_checked_against_its_scenario(tmp_path):
         simulate(asked, policy=PinTtl())
     taken = define("Mine", notes={"name": Literal["keep_last"]}, name="keep_last")
     with pytest.raises(
-        PolicyError, match=r"policy 'keep_last' is .*KeepLast, and this one is .*Mine; give it another name"
+        ScenarioError, match=r"policy 'keep_last' is .*KeepLast, and this one is .*Mine; give it another name"
     ):
         simulate(asked, policy=taken())
 
@@ -306,7 +306,7 @@ def test_what_no_policy_may_do_is_named(tmp_path, monkeypatch, acts, message):
 @pytest.mark.parametrize("value", [-1.0, float("nan"), "long"])
 def test_a_policy_that_cannot_state_its_needs_is_named(tmp_path, value):
     odd = define("Holds", hold_s=property(lambda _: value), needs_sessions=property(lambda _: False))
-    with pytest.raises(PolicyError, match=r"policy x: hold_s is "):
+    with pytest.raises(ScenarioError, match=r"policy x: hold_s is "):
         simulate(scenario(tmp_path, [chain(3)]), policy=odd())
 
 
