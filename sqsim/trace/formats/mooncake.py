@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqsim.trace.formats.base import Format, Node, Notes, SourceFile
+from sqsim.trace.formats.base import Format, Node, SourceFile
 from sqsim.trace.formats.counts import Counted, Prompt, at_least_one, counted_turns, restarted
+from sqsim.trace.formats.notes import Notes
 from sqsim.trace.schema import Carries, Outcome, Prefix, Question, Task
 
 BLOCK_TOKENS = 512

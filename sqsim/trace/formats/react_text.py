@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqsim.trace.formats.base import Format, Node, Notes, SourceFile
+from sqsim.trace.formats.base import Format, Node, SourceFile
+from sqsim.trace.formats.notes import Notes
 from sqsim.trace.formats.openai_chat import content_text, conversation, messages_of, row_id
 from sqsim.trace.formats.transcript import Invocation, Step, Transcript, transcript_task
 from sqsim.trace.schema import Outcome, Task

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from sqsim.trace.formats.base import Format, Node, Notes, SourceFile
+from sqsim.trace.formats.base import Format, Node, SourceFile
 from sqsim.trace.formats.counts import Counted, Prompt, at_least_one, counted_turns, restarted
+from sqsim.trace.formats.notes import Notes
 from sqsim.trace.schema import Carries, Outcome, Parent, Prefix, Question, Spawn, Task
 
 _KEYS = ("id", "block_size", "requests")
