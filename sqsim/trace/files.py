@@ -15,7 +15,7 @@ import zstandard
 from sqsim.errors import InputError, RunError, TraceError
 
 _CHUNK = 1 << 18
-_GZIP = b"\x1f\x8b"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def compressed(path: Path) -> bool:
@@ -103,11 +103,13 @@ def _chunks(path: Path) -> Iterator[bytes]:
             raise TraceError("the file is empty (0 bytes)", file=path, fix="an empty trace is not a trace")
         with path.open("rb") as file:
             raw = iter(lambda: file.read(_CHUNK), b"")
-            if compressed(path):
+            begins = file.peek(len(_ZSTD))
+            if begins.startswith(_GZIP):
+                yield from _gunzipped(path, raw)
+            elif begins.startswith(_ZSTD) or compressed(path):
                 yield from _decompressed(path, raw)
             else:
-                begins = file.peek(len(_GZIP))
-                yield from _gunzipped(path, raw) if begins.startswith(_GZIP) else raw
+                yield from raw
     except OSError as error:
         raise TraceError(
             f"cannot be read: {error.strerror}", file=path, fix="check the path and its permissions"

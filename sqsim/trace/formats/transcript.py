@@ -114,7 +114,9 @@ def _grown(steps: list[Step], usage: list[tuple[int, int]], notes: Notes) -> lis
             steps[index].restarted = True
         if index == len(steps) or steps[index].restarted:
             stretch = usage[start:index]
-            grown += [*appended([p for p, _ in stretch], [o for _, o in stretch], notes), 0]
+            # What nobody read was never counted; a response has its estimate all the same.
+            unread = steps[index - 1].growth_tokens if index == len(steps) and steps[index - 1].calls else 0
+            grown += [*appended([p for p, _ in stretch], [o for _, o in stretch], notes), unread]
             start = index
     return grown
 
