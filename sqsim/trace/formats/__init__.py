@@ -8,6 +8,7 @@ from sqsim.trace.formats.mini_swe_agent import MiniSweAgent
 from sqsim.trace.formats.mooncake import Mooncake
 from sqsim.trace.formats.openai_chat import AnthropicMessages, OpenAIChat
 from sqsim.trace.formats.react_text import ReactText
+from sqsim.trace.formats.request_log import RequestLog
 from sqsim.trace.formats.weka import Weka
 
 FORMATS: dict[str, Format] = {
@@ -16,6 +17,7 @@ FORMATS: dict[str, Format] = {
         Weka(),
         Mooncake(),
         ClaudeCode(),
+        RequestLog(),
         MiniSweAgent(),
         AnthropicMessages(),
         ReactText(),
