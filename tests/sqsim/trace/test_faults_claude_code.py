@@ -81,7 +81,7 @@ def test_a_sub_agent_in_a_file_of_its_own_is_a_child(path):
     """The call took 18 s; its sub-agent ended 1 s before its result."""
     parent, child = imported(f"05-subagent-files-not-joined/{path}").tasks
     assert (child.task_id, child.spawn) == (f"{SESSION}/abc1234", Spawn(turn=0, join_turn=1))
-    assert parent.turns[0].calls[0].latency_s == 1
+    assert (parent.turns[0].tool_wait_s, parent.turns[0].user_wait_s) == (0, 1)
     assert (prompts(parent), prompts(child)) == ([20_010, 20_115], [9_010, 9_095])
 
 
@@ -105,7 +105,10 @@ def test_a_sub_agent_s_sub_agent_belongs_to_it():
         ("S1/aaa", "S1"),
         ("S1/bbb", "S1/aaa"),
     ]
-    assert [task.turns[0].calls[0].latency_s for task in (root, outer)] == [3, 1]
+    assert [(task.turns[0].tool_wait_s, task.turns[0].user_wait_s) for task in (root, outer)] == [
+        (0, 3),
+        (0, 1),
+    ]
 
 
 @pytest.mark.parametrize("named", [(), ("aaa",), ("bbb",)])

@@ -231,7 +231,7 @@ def test_a_sidechain_is_a_sub_agent(tmp_path, agent):
     assert child.task_id == ("s/a1" if agent else "s/agent-0")
     assert child.spawn == Spawn(turn=0, join_turn=1)
     assert (child.steps, child.question.text) == (2, "look around")
-    assert (main.steps, main.turns[0].calls[0].latency_s) == (2, 2)
+    assert (main.steps, main.turns[0].tool_wait_s, main.turns[0].user_wait_s) == (2, 0, 2)
     assert changes(report) == {}
 
 

@@ -76,7 +76,7 @@ class Family:
         for name in [name for name in sides if name not in found and is_compaction(name, sides[name])]:
             if put_before_reset(sides[name], mains.values(), self._notes):
                 del sides[name]
-        leave_own_wait(found, sides)
+        leave_own_wait(found, sides, [*mains.values(), *sides.values()])
         logs = {**dict(zip(mains, self._mains, strict=True)), **{name: self._sides[name] for name in sides}}
         made: dict[str, Task] = {}
         order = [*mains, *_parents_first(sides, found)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sqsim.trace.formats.claude_code.chain import Chain, Use
@@ -70,15 +70,25 @@ def _likely(side: Chain, placed: Mapping[str, Chain], answered: set[int]) -> Sta
     return max(earlier or by_prompt or running, key=lambda each: each.use.made_s, default=None)
 
 
-def leave_own_wait(found: Mapping[str, Started], sides: Mapping[str, Chain]) -> None:
-    """A call's latency is what it waited behind its sub-agents: they are simulated, not waited for twice."""
+def leave_own_wait(found: Mapping[str, Started], sides: Mapping[str, Chain], placed: Iterable[Chain]) -> None:
+    """A call that waited for its sub-agents takes no time beside them: they are simulated, not waited for twice.
+
+    What it took behind them, and behind the other tools of its step, is a wait behind the tools.
+    """
     ends: dict[int, list[float]] = {}
-    uses: dict[int, Use] = {}
     for name, each in found.items():
         use = each.use
         if use.answered_s is not None and sides[name].ended_s <= use.answered_s:
-            uses[id(use)] = use
             ends.setdefault(id(use), []).append(sides[name].ended_s)
-    for key, use in uses.items():
-        if use.answered_s is not None:
-            use.call.latency_s = max(0.0, round(use.answered_s - max(use.made_s, *ends[key]), 3))
+    for chain in placed:
+        for model in chain.models:
+            uses = [use for use in chain.uses if use.step is model.step and use.answered_s is not None]
+            waited = [use for use in uses if id(use) in ends]
+            if not waited:
+                continue
+            over = [use.answered_s or 0.0 for use in uses if id(use) not in ends]
+            over += [end_s for use in waited for end_s in ends[id(use)]]
+            behind_s = max(use.answered_s or 0.0 for use in uses) - max(over)
+            model.step.user_wait_s = round(model.step.user_wait_s + max(0.0, behind_s), 3)
+            for use in waited:
+                use.call.latency_s = 0.0
