@@ -34,12 +34,15 @@ def import_command(
         str, typer.Option(help="synthesise tool latencies that are not recorded, or none.")
     ] = "synthesise",
     seed: Annotated[int, typer.Option(min=0, help="For what is synthesised.")] = 0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a file that cannot be read, instead of leaving it out.")
+    ] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Turn recorded runs of another format into sqtrace/1, and say what they carry."""
     check_free(output, overwrite)
-    report = import_files(paths, format=format_, references=references, timing=timing, seed=seed)
+    report = import_files(paths, format=format_, references=references, timing=timing, seed=seed, strict=strict)
     number = write_tasks(output, report.tasks)
     if as_json:
         print_json(
@@ -48,7 +51,9 @@ def import_command(
                 "output": str(output),
                 "evidence": [each._asdict() for each in report.evidence],
                 "carries": report.carries,
+                "usage": report.usage,
                 "warnings": report.warnings,
+                "left_out": [each._asdict() for each in report.left_out],
             }
         )
         return
@@ -57,7 +62,11 @@ def import_command(
         [kind, ", ".join(f"{how} ({tasks} tasks)" for how, tasks in by.items())]
         for kind, by in report.carries.items()
     ]
+    if report.usage is not None:
+        kinds.append(["token counts", report.usage])
     print_rows("", ["what", "how it came by it"], kinds)
+    if report.left_out:
+        print_rows("", ["left out", "why"], [[each.path, each.reason] for each in report.left_out])
     if report.warnings:
         print_rows("", ["warning", "times"], [[text, times] for text, times in report.warnings.items()])
     print_pairs("", [("tasks", number), ("written to", str(output))])

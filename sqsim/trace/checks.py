@@ -38,6 +38,11 @@ class Checks:
             self._depth[task.task_id] = self._depth.get(task.parent.task_id, 0) + 1
         return task
 
+    def forget(self, task: Task) -> None:
+        """Take a task back that was checked and is left out after all."""
+        self._turns.pop(task.task_id, None)
+        self._depth.pop(task.task_id, None)
+
     def _lineage(self, task: Task) -> None:
         if task.task_id in self._turns:
             raise _fault(

@@ -32,13 +32,14 @@ class Export(NamedTuple):
 def export_mooncake(tasks: Iterable[Task], path: str | Path) -> Export:
     """Write the tasks as Mooncake lines, streamed; the file appears under its name only when it is complete."""
     path = Path(path)
-    count = lines = children = failed = 0
+    count = lines = children = failed = stripped = 0
     blocks = _Blocks()
     with written_whole(path) as sink:
         for task in tasks:
             count += 1
             children += task.parent is not None
             failed += sum(call.error is not None for turn in task.turns for call in turn.calls)
+            stripped += sum(turn.reasoning_tokens > 0 for turn in task.turns) if not task.reasoning_kept else 0
             for line in _lines(task, blocks):
                 sink.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
                 lines += 1
@@ -47,6 +48,7 @@ def export_mooncake(tasks: Iterable[Task], path: str | Path) -> Export:
     lost = {
         "a sub-agent became a session of its own": children,
         "a failed call became a successful one": failed,
+        "reasoning that leaves the next prompt (reasoning_kept: false) is not told from text that stays": stripped,
     }
     return Export(count, lines, {what: times for what, times in lost.items() if times})
 

@@ -1,9 +1,10 @@
-"""Bytes on disk as numbered lines of text: plain or zstd (`.zst`), streamed, every fault named."""
+"""Bytes on disk as numbered lines of text: plain, gzip or zstd, streamed, every fault named."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,11 +15,17 @@ import zstandard
 from sqsim.errors import InputError, RunError, TraceError
 
 _CHUNK = 1 << 18
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def compressed(path: Path) -> bool:
     """Whether the name says that the file is zstd-compressed."""
     return path.suffix == ".zst"
+
+
+def plain_name(path: Path) -> str:
+    """The file's name without the ending of its compression."""
+    return path.name.removesuffix(".zst").removesuffix(".gz")
 
 
 def check_free(path: Path, overwrite: bool) -> None:
@@ -67,20 +74,22 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
             number += 1
             if line := _text(path, number, raw):
                 yield number, line
-    if line := _text(path, number + 1, rest):
+    if line := _text(path, number + 1, rest, last=True):
         yield number + 1, line
 
 
-def _text(path: Path, number: int, raw: bytes) -> str:
+def _text(path: Path, number: int, raw: bytes, *, last: bool = False) -> str:
     try:
         # An editor's byte-order mark is no content.
         return raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
     except UnicodeDecodeError as error:
+        if last and error.reason == "unexpected end of data":  # a file that is still written ends anywhere
+            return raw[: error.start].decode("utf-8").strip()
         raise TraceError(
             f"byte {error.start + 1} of the line is not UTF-8",
             file=path,
             line=number,
-            fix="save the file as UTF-8, or name it .zst if it is compressed",
+            fix="save the file as UTF-8; text that is compressed with gzip or zstd is read as it is",
         ) from None
 
 
@@ -94,11 +103,34 @@ def _chunks(path: Path) -> Iterator[bytes]:
             raise TraceError("the file is empty (0 bytes)", file=path, fix="an empty trace is not a trace")
         with path.open("rb") as file:
             raw = iter(lambda: file.read(_CHUNK), b"")
-            yield from _decompressed(path, raw) if compressed(path) else raw
+            begins = file.peek(len(_ZSTD))
+            if begins.startswith(_GZIP):
+                yield from _gunzipped(path, raw)
+            elif begins.startswith(_ZSTD) or compressed(path):
+                yield from _decompressed(path, raw)
+            else:
+                yield from raw
     except OSError as error:
         raise TraceError(
             f"cannot be read: {error.strerror}", file=path, fix="check the path and its permissions"
         ) from None
+
+
+def _gunzipped(path: Path, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    gzip_member = 16 + zlib.MAX_WBITS  # zlib's way to ask for gzip's header and checksum
+    member = zlib.decompressobj(gzip_member)
+    try:
+        for chunk in chunks:
+            data = chunk
+            while data:
+                if member.eof:  # files may be members one after the other, as `cat a.gz b.gz` makes
+                    member = zlib.decompressobj(gzip_member)
+                yield member.decompress(data)
+                data = member.unused_data
+    except zlib.error as error:
+        raise TraceError(f"not gzip: {error}", file=path, fix="copy or write the file again") from None
+    if not member.eof:
+        raise TraceError("the gzip stream is cut short", file=path, fix="copy or write the file again")
 
 
 def _decompressed(path: Path, chunks: Iterator[bytes]) -> Iterator[bytes]:

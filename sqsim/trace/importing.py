@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -15,32 +14,27 @@ from sqsim.draws import generator
 from sqsim.errors import InputError, TraceError
 from sqsim.trace.checks import Checks
 from sqsim.trace.formats import FORMATS
-from sqsim.trace.formats.base import Filling, Format, Notes, Options, SourceFile
-from sqsim.trace.formats.sqtrace import is_sqtrace, named, read_sqtrace
+from sqsim.trace.formats.base import Filling, Options, Unit
+from sqsim.trace.formats.notes import LeftOut, Notes
+from sqsim.trace.formats.sqtrace import named, read_sqtrace
+from sqsim.trace.gathering import SUFFIXES, Evidence, gathered
 from sqsim.trace.latency import tool_latency_s
 from sqsim.trace.references import synthesise_uses
 from sqsim.trace.schema import SCHEMA, Carries, Task
 
 _log = logging.getLogger(__name__)
 
-_SUFFIXES = {".json", ".jsonl", ".ndjson"}
-
-
-class Evidence(NamedTuple):
-    """A file and why it was taken for what it is: `weka_trace: one object with id, ...`."""
-
-    path: str
-    text: str
-
 
 @dataclass
 class ImportReport:
-    """What an import found: the tasks, what each file was taken for, and what had to be changed."""
+    """What an import found: the tasks, what each file was taken for, what had to be changed, and what was left out."""
 
     tasks: list[Task] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
     warnings: dict[str, int] = field(default_factory=dict)  # what, and how often
     carries: dict[str, dict[str, int]] = field(default_factory=dict)  # kind -> how -> tasks
+    usage: str | None = None  # the share of calls whose token counts were recorded
+    left_out: list[LeftOut] = field(default_factory=list)
 
 
 def import_files(
@@ -51,17 +45,21 @@ def import_files(
     timing: str = "synthesise",
     seed: int = 0,
     licence: str | None = None,
+    strict: bool = False,
 ) -> ImportReport:
     """Import files and directories, in the order given; ids must be new across all of them.
 
-    In a directory, files that no importer recognises are left out and counted. References and tool latencies
-    that a file lacks are drawn (keyed by `seed`), or with "none" left absent. Raises `TraceError`.
+    A file that cannot be read is left out, named and counted, unless `strict` is given or nothing else is left.
+    References and tool latencies that a file lacks are drawn (keyed by `seed`), or with "none" left absent. Raises
+    `TraceError`.
     """
     options = Options(_filling("references", references), _filling("timing", timing), seed, licence)
     report = ImportReport()
-    notes: Notes = Counter()
+    notes = Notes(strict=strict)
     report.tasks = list(_imported([Path(path) for path in paths], format, options, notes, report.evidence))
     report.warnings = dict(sorted(notes.items()))
+    report.usage = notes.share_of_usage()
+    report.left_out = notes.left_out
     for kind in Carries.model_fields:
         counts = Counter(getattr(task.carries, kind) for task in report.tasks)
         report.carries[kind] = dict(sorted(counts.items()))
@@ -77,8 +75,10 @@ def _filling(name: str, value: str) -> Filling:
 
 def stream(path: str | Path) -> Iterator[Task]:
     """The tasks of one file or directory as a stream; what an import changed is logged at its end."""
-    notes: Notes = Counter()
+    notes = Notes()
     yield from _imported([Path(path)], "auto", Options(), notes, [])
+    for name, reason in notes.left_out:
+        _log.warning("%s: left out: %s", name, reason)
     for note, times in sorted(notes.items()):
         _log.warning("%s: %s (%d times)", path, note, times)
 
@@ -90,88 +90,80 @@ def _imported(
         raise TraceError(
             f"format {format_name!r} does not exist", fix=f"choose auto, {SCHEMA} or {', '.join(FORMATS)}"
         )
+    files = gathered(paths, format_name, evidence, notes)
     checks = Checks()
-    for path in paths:
-        count = 0
-        for file in _files(path):
-            kind = _recognise(file, format_name, evidence, required=not path.is_dir())
-            if kind is None:
-                notes["a file of no known format was left out"] += 1
-                continue
-            for task in _tasks(file, kind, options, notes, checks):
-                yield task
-                count += 1
-        if not count:
-            raise TraceError(
-                "holds nothing that can be imported",
-                file=path,
-                fix=f"importable are {SCHEMA} and {', '.join(FORMATS)} in files named {', '.join(sorted(_SUFFIXES))}",
-            )
-
-
-def _files(path: Path) -> Iterator[SourceFile]:
-    if not path.exists():
-        raise TraceError("does not exist", file=path, fix="check the path")
-    if not path.is_dir():
-        yield SourceFile(path)
-        return
-    for inner in sorted(path.rglob("*")):
-        named = inner.with_suffix("") if inner.suffix == ".zst" else inner
-        if inner.is_file() and named.suffix in _SUFFIXES and not inner.name.startswith("."):
-            yield SourceFile(inner)
-
-
-def _recognise(
-    file: SourceFile, format_name: str, evidence: list[Evidence], *, required: bool
-) -> Format | str | None:
-    """The file's format, SCHEMA for our own; None if no importer knows it and none has to."""
-    if format_name != "auto":
-        evidence.append(Evidence(str(file.path), f"{format_name}: as told"))
-        return FORMATS.get(format_name, SCHEMA)
-    if is_sqtrace(file.path):
-        evidence.append(Evidence(str(file.path), f"{SCHEMA}: the first line says so"))
-        return SCHEMA
-    importable = f"importable are {SCHEMA}, {', '.join(FORMATS)}"
-    try:
-        head = file.head
-    except TraceError as fault:
-        raise TraceError(
-            fault.problem, file=fault.file, line=fault.line, fix=f"{fault.fix}; {importable}"
-        ) from None
-    for known in FORMATS.values():
-        found = known.evidence(head)
-        if found is not None:
-            evidence.append(Evidence(str(file.path), f"{known.name}: {found}"))
-            return known
-    if required:
-        first = head[0]
-        shown = (
-            f"an object with {', '.join(list(first)[:8])}" if isinstance(first, dict) else type(first).__name__
-        )
-        raise TraceError(
-            f"no importer recognises it; it begins with {shown}",
-            file=file.path,
-            fix=f"{importable}; --format names one",
-        )
-    return None
-
-
-def _tasks(
-    file: SourceFile, kind: Format | str, options: Options, notes: Notes, checks: Checks
-) -> Iterator[Task]:
-    if isinstance(kind, str):
-        yield from read_sqtrace(file.path, checks)
-        return
-    file.licence = options.licence
+    # One file that cannot be read is an error; of several, the others go on, so none may have given tasks before.
+    alone = files.number == 1 or notes.strict
     empty = True
-    try:
-        for task in kind.tasks(file, notes):
-            empty = False
-            yield checks.task(filled(task, options), file=file.path)
-    except ValidationError as error:  # each count is a count, yet together they are beyond a task's bounds
-        raise named(error, file=file.path) from None
+    for kind, members in files.known:
+        if isinstance(kind, str):
+            for file in members:
+                for task in read_sqtrace(file.path, checks):
+                    empty = False
+                    yield task
+            continue
+        for file in members:
+            file.licence = options.licence
+        for unit in kind.units(members, notes):
+            tasks = _tasks(unit, options, notes, checks)
+            for task in tasks if alone else _whole(tasks, unit.file.path, notes, checks):
+                empty = False
+                yield task
+        for file in members:
+            if file.cut is not None:
+                _cut_off(file.cut, notes)
     if empty:
-        raise TraceError("the file holds no task", file=file.path, fix="an empty trace is not a trace")
+        raise _nothing(paths, notes)
+
+
+def _tasks(unit: Unit, options: Options, notes: Notes, checks: Checks) -> Iterator[Task]:
+    """The tasks of one unit, filled in and checked."""
+    path = unit.file.path
+    empty = silent = True
+    try:
+        for task in unit.tasks():
+            empty = False
+            silent = silent and not any(turn.calls for turn in task.turns)
+            yield checks.task(filled(task, options), file=path)
+    except ValidationError as error:  # each count is a count, yet together they are beyond a task's bounds
+        raise named(error, file=path) from None
+    if empty:
+        raise TraceError("the file holds no task", file=path, fix="an empty trace is not a trace")
+    if silent:
+        notes["a recording without any tool call: nothing in it can be evicted"] += 1
+
+
+def _whole(tasks: Iterator[Task], path: Path, notes: Notes, checks: Checks) -> list[Task]:
+    """All tasks of a unit, or none if one of them cannot be read."""
+    whole: list[Task] = []
+    before, usage = dict(notes), notes.usage.copy()
+    try:
+        whole.extend(tasks)
+    except TraceError as fault:
+        for task in whole:
+            checks.forget(task)
+        notes.clear()
+        notes.update(before)
+        notes.usage = usage
+        notes.unreadable(path, fault)
+        return []
+    return whole
+
+
+def _cut_off(fault: TraceError, notes: Notes) -> None:
+    if notes.strict:
+        raise fault
+    notes[f"{fault.file}:{fault.line}: the last line is cut off; the file was read up to it"] += 1
+
+
+def _nothing(paths: Sequence[Path], notes: Notes) -> TraceError:
+    """The error of an import of several files that gives no task."""
+    first = notes.left_out[0] if notes.left_out else None
+    return TraceError(
+        "holds nothing that can be imported" + (f" ({first.path}: {first.reason})" if first else ""),
+        file=", ".join(map(str, paths)),
+        fix=f"importable are {SCHEMA} and {', '.join(FORMATS)} in files named {', '.join(sorted(SUFFIXES))}",
+    )
 
 
 def filled(task: Task, options: Options) -> Task:

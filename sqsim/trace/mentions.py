@@ -1,8 +1,9 @@
 """Which earlier tool responses a text refers to, found in the text itself (METHOD.md, "last use").
 
-Two ways. *Recorded*: gpt-oss's browser numbers its pages, calls name them (`"cursor": 3`), answers cite them
+Three ways. *Recorded*: gpt-oss's browser numbers its pages, calls name them (`"cursor": 3`), answers cite them
 (`【3†L9-L11】`). *Derived*: an identifier (URL, path, id, long number) that first appeared in a response comes
-back in a later call or answer; one that stood anywhere in the context before is nobody's.
+back in a later call or answer; one that stood anywhere in the context before is nobody's. *Quoted*, derived too: an
+edit repeats text of a file as a response showed it; of all places that hold the text the newest is meant (quotes.py).
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from typing import Any
+
+from sqsim.trace.quotes import Quotes, quoted
 
 _IDENTIFIER = re.compile(
     r"https?://[^\s<>\"'\])}|]+"  # URL
@@ -41,6 +44,7 @@ class Mentions:
         self._owner: dict[str, int] = {}
         self._page: dict[int, int] = {}  # a page's number -> its cursor
         self._latest: int | None = None
+        self._quotes = Quotes()
 
     @property
     def recorded(self) -> bool:
@@ -48,7 +52,12 @@ class Mentions:
         return bool(self._page)
 
     def heard(self, text: str) -> None:
-        """A text of the system, the user or the model: what it names first is no response's."""
+        """A text of the system, the user or a failed call: what it names first is no response's."""
+        self._seen |= identifiers(text)
+        self._quotes.stands(text)
+
+    def spoke(self, text: str) -> None:
+        """The model's own words. They may quote a response, and are no source of what a later edit quotes."""
         self._seen |= identifiers(text)
 
     def opened(self, cursor: int, tool: str, text: str) -> None:
@@ -60,6 +69,7 @@ class Mentions:
         found = identifiers(text)
         self._owner.update(dict.fromkeys(found - self._seen, cursor))
         self._seen |= found
+        self._quotes.stands(text, cursor)
 
     def used(self, calls: Iterable[tuple[str, str, Any]], text: str) -> list[int]:
         """Cursors that a step refers to; a call is its tool, its text and its arguments."""
@@ -73,13 +83,17 @@ class Mentions:
             found = {self._page[page] for page in pages if page in self._page}
         else:
             found = {self._owner[name] for name in identifiers(spoken) if name in self._owner}
-        self.heard(spoken)
+            found |= self._quotes.sources([text for tool, _, given in calls for text in quoted(tool, given)])
+        self.spoke(spoken)
+        for _, _, given in calls:
+            self._quotes.wrote(given)
         return sorted(found)
 
     def closed(self) -> None:
         """A compaction: nothing that was read before can be referred to."""
         self._owner.clear()
         self._page.clear()
+        self._quotes.closed()
 
     def _named(self, tool: str, arguments: Any) -> int | None:
         """The page that `open` and `find` work on; they take the latest one unless told otherwise."""

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from sqsim.trace.formats.base import Format
 from sqsim.trace.formats.claude_code import ClaudeCode
+from sqsim.trace.formats.mini_swe_agent import MiniSweAgent
 from sqsim.trace.formats.mooncake import Mooncake
-from sqsim.trace.formats.openai_chat import OpenAIChat
+from sqsim.trace.formats.openai_chat import AnthropicMessages, OpenAIChat
 from sqsim.trace.formats.react_text import ReactText
+from sqsim.trace.formats.request_log import RequestLog
 from sqsim.trace.formats.weka import Weka
 
 FORMATS: dict[str, Format] = {
-    known.name: known for known in (Weka(), Mooncake(), ClaudeCode(), ReactText(), OpenAIChat())
+    known.name: known
+    for known in (
+        Weka(),
+        Mooncake(),
+        ClaudeCode(),
+        RequestLog(),
+        MiniSweAgent(),
+        AnthropicMessages(),
+        ReactText(),
+        OpenAIChat(),
+    )
 }
 """By name; `sqtrace/1` itself is no importer."""

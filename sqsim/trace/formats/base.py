@@ -2,7 +2,7 @@
 
 An importer is a `Format`: it says by what evidence it recognises a file, and turns the file into tasks. It
 labels what the file carries (text, timing, usage, references); what the file lacks is filled in, and
-labelled, by `sqsim.trace.importing`. Notes are counted warnings: what had to be changed, and how often.
+labelled, by `sqsim.trace.importing`. Notes (`notes.py`) are counted warnings: what had to be changed, and how often.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ import hashlib
 import json
 import math
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from sqsim.errors import TraceError
 from sqsim.strict_json import no_constant
-from sqsim.trace.files import lines
+from sqsim.trace.files import lines, plain_name
+from sqsim.trace.formats.notes import Notes
 from sqsim.trace.schema import Source, Task
-
-Notes = Counter[str]
-"""Warnings and how often each holds."""
 
 HEAD_VALUES = 32
 """Values that an importer sees of a file before it says whether the file is its own."""
+
+HEAD_LINES = 10_000
+"""Lines in which these values are looked for, where a file begins with lines that say nothing of its format."""
+
+_SAYING = {"message", "messages", "payload", "requests", "role", "traj"}
+"""Keys of a value that says what its file is; a log may begin with any number of titles and snapshots without them."""
 
 
 Filling = Literal["synthesise", "none"]
@@ -58,18 +61,42 @@ class Format(ABC):
     def tasks(self, file: SourceFile, notes: Notes) -> Iterator[Task]:
         """The file's tasks, in file order, a sub-agent behind its parent. Raises `TraceError`."""
 
+    def units(self, files: Sequence[SourceFile], notes: Notes) -> Iterator[Unit]:
+        """What is read, and left out if it cannot be read, as a whole: a file, unless the format ties files together."""
+        for file in files:
+            yield Unit(file, lambda file=file: self.tasks(file, notes))  # type: ignore[misc]  # a default binds it
+
+    def beside(self, path: Path) -> list[Path]:  # noqa: ARG002 - most formats have one file a recording
+        """Files that belong to a file of this format, and are read with it even if nobody names them."""
+        return []
+
+
+class Unit(NamedTuple):
+    """Tasks that stand or fall together, and the file that they are named after."""
+
+    file: SourceFile
+    tasks: Callable[[], Iterator[Task]]
+
 
 class SourceFile:
-    """A file as JSON values: one a line, or one document over all lines."""
+    """A file as JSON values: one a line, or one document over all lines.
+
+    `cut`: the fault of a last line that was cut off, as in a log that is still written; set as the file is read.
+    """
 
     def __init__(self, path: Path, licence: str | None = None) -> None:
         self.path = path
         self.licence = licence
+        self.cut: TraceError | None = None
 
     @cached_property
     def head(self) -> list[Any]:
-        """The first values, to recognise the format by."""
-        return [node.value for node in islice(self.nodes(), HEAD_VALUES)]
+        """The first values, to recognise the format by; those of which none says what the file is are passed over."""
+        values = (node.value for node in islice(self.nodes(), HEAD_LINES))
+        first = list(islice(values, HEAD_VALUES))
+        if len(first) < HEAD_VALUES or not all(map(_typed_only, first)):
+            return first
+        return list(islice((value for value in values if not _typed_only(value)), HEAD_VALUES)) or first
 
     @cached_property
     def sha256(self) -> str:
@@ -79,7 +106,7 @@ class SourceFile:
     @property
     def stem(self) -> str:
         """The file's name without its endings: what a task without an id is named after."""
-        return self.path.name.removesuffix(".zst").rsplit(".", 1)[0]
+        return plain_name(self.path).rsplit(".", 1)[0]
 
     def source(self, format_name: str) -> Source:
         return Source(format=format_name, file=self.path.name, sha256=self.sha256, licence=self.licence)
@@ -99,11 +126,16 @@ class SourceFile:
         yield Node(value, self.path, number)
         for number, text in stream:
             try:
-                yield Node(_parse(text), self.path, number)
+                value = _parse(text)
             except ValueError as error:
-                raise TraceError(
+                fault = TraceError(
                     f"not JSON: {error}", file=self.path, line=number, fix="every line is one JSON value"
-                ) from None
+                )
+                if next(stream, None) is not None:
+                    raise fault from None
+                self.cut = fault
+                return
+            yield Node(value, self.path, number)
 
     def _document(self) -> Any:
         numbered = list(lines(self.path))
@@ -120,6 +152,11 @@ class SourceFile:
             raise TraceError(
                 f"not JSON: {error}", file=self.path, fix="give finite numbers, and few lists inside lists"
             ) from None
+
+
+def _typed_only(value: Any) -> bool:
+    """Whether a value has a type, and nothing that says what its file is."""
+    return isinstance(value, dict) and isinstance(value.get("type"), str) and not _SAYING & value.keys()
 
 
 def _parse(text: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from sqsim.trace.formats.base import Notes
+from sqsim.trace.formats.notes import Notes
 from sqsim.trace.schema import Answer, Call, Reset, Turn
 
 
@@ -33,6 +33,7 @@ def counted_turns(
     What followed the last step is not recorded. It stays a turn when its context was restarted, as only a turn
     can say so.
     """
+    notes.usage["recorded"] += len(steps)
     grown = _grown(steps, notes)
     turns: list[Turn] = []
     for index, (step, growth) in enumerate(zip(steps, grown, strict=True)):

@@ -1,19 +1,25 @@
 """`mooncake_trace`: one request a line, with hashed blocks of 512 tokens; AIPerf's `session_id` and `delay` (FORMATS.md).
 
-A line without a session is a task of one step. The lines of a session are its steps in file order, `delay`
-(ms) the client's wait before each, and `input_length` the whole prompt.
+A line without a session is a task of one step. The lines of a session are its steps: `delay` (ms) is the client's wait
+before each, or `timestamp` says when it was sent. `input_length` is the whole prompt, or what was added to it: AIPerf's
+default for these traces is deltas, to which it adds what its server answered (docs/reference/conversation-context-mode.md
+of ai-dynamo/aiperf). Nothing in a file says which, so its blocks have to (`adds_only`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
-from sqsim.trace.formats.base import Format, Node, Notes, SourceFile
+from sqsim.trace.formats.base import Format, Node, SourceFile
 from sqsim.trace.formats.counts import Counted, Prompt, at_least_one, counted_turns, restarted
-from sqsim.trace.schema import Carries, Outcome, Prefix, Question, Task
+from sqsim.trace.formats.notes import Notes
+from sqsim.trace.schema import Carried, Carries, Outcome, Prefix, Question, Task
 
 BLOCK_TOKENS = 512
+TOKEN_S = 0.01
+"""Seconds a generated token (assumed), to tell a call's own time from the client's wait where only starts are known."""
 _KEYS = ("input_length", "output_length")
 
 
@@ -32,27 +38,62 @@ class Mooncake(Format):
         sessions: dict[str, list[Node]] = {}
         for number, node in enumerate(file.nodes()):
             if node.get("session_id") is None:
-                yield _task(file, f"{file.stem}:{number}", [node], notes)
+                yield _task(file, f"{file.stem}:{number}", [node], [_prompt(node)], notes)
             else:
                 sessions.setdefault(str(node.get("session_id")), []).append(node)
+        for nodes in sessions.values():
+            if all(node.get("timestamp") is not None for node in nodes):
+                nodes.sort(key=lambda node: node.seconds("timestamp"))
+        deltas = adds_only([[_prompt(node) for node in nodes] for nodes in sessions.values()])
         for name, nodes in sessions.items():
-            yield _task(file, name, nodes, notes)
+            prompts = [_prompt(node) for node in nodes]
+            if deltas:
+                notes["a line of a session says what it adds to the prompt (AIPerf's deltas)"] += len(nodes) - 1
+                prompts = _summed(prompts, [node.count("output_length") for node in nodes])
+            yield _task(file, name, nodes, prompts, notes)
 
 
-def _task(file: SourceFile, name: str, nodes: list[Node], notes: Notes) -> Task:
+def adds_only(sessions: Sequence[Sequence[Prompt]]) -> bool:
+    """Whether the lines of sessions hold what each adds: most of them do not begin as their session's first line does."""
+    whole = deltas = 0
+    for prompts in sessions:
+        first = prompts[0]
+        for before, now in pairwise(prompts):
+            if first.tokens >= BLOCK_TOKENS and first.blocks and now.blocks:
+                goes_on = first.blocks[0] == now.blocks[0]
+            else:
+                goes_on = now.tokens >= before.tokens  # no full block to compare
+            whole += goes_on
+            deltas += not goes_on
+    return deltas > whole
+
+
+def _summed(prompts: Sequence[Prompt], outputs: Sequence[int]) -> list[Prompt]:
+    """Whole prompts of lines that add to the prompt and the output before them; the first one keeps its blocks."""
+    behind = [0, *accumulate(prompt.tokens + out for prompt, out in zip(prompts, outputs, strict=True))]
+    whole = [prompt.tokens + before for prompt, before in zip(prompts, behind, strict=False)]
+    return [Prompt(tokens, () if index else prompts[0].blocks) for index, tokens in enumerate(whole)]
+
+
+def _task(file: SourceFile, name: str, nodes: list[Node], prompts: Sequence[Prompt], notes: Notes) -> Task:
+    waits, timing = _waits(nodes, notes)
     steps = [
-        _step(node, nodes[i - 1] if i else None, nodes[i + 1 : i + 2], notes) for i, node in enumerate(nodes)
+        Counted(
+            prompt=at_least_one(prompts[index].tokens, "a prompt", notes),
+            output=at_least_one(node.count("output_length"), "an output", notes),
+            wait_s=waits[index],
+            restarted=index > 0 and restarted(prompts[index - 1], prompts[index], BLOCK_TOKENS, notes),
+        )
+        for index, node in enumerate(nodes)
     ]
     turns, answer = counted_turns(steps, 0, notes)
     first = nodes[0]
     blocks = tuple(first.whole_numbers("hash_ids")) if first.get("hash_ids") is not None else None
-    arrives = first.get("timestamp") is not None
-    timed = arrives or any(node.get("delay") is not None for node in nodes)
     return Task(
         task_id=name,
         source=file.source(Mooncake.name),
-        carries=Carries(timing="recorded" if timed else "absent", usage="recorded"),
-        arrival_s=first.seconds("timestamp", 1e-3) if arrives else None,
+        carries=Carries(timing=timing, usage="recorded"),
+        arrival_s=first.seconds("timestamp", 1e-3) if first.get("timestamp") is not None else None,
         prefix=Prefix(id="none", tokens=0),
         question=Question(
             tokens=steps[0].prompt,
@@ -65,15 +106,29 @@ def _task(file: SourceFile, name: str, nodes: list[Node], notes: Notes) -> Task:
     )
 
 
-def _step(node: Node, before: Node | None, following: list[Node], notes: Notes) -> Counted:
-    prompt = _prompt(node)
-    waits = [later.seconds("delay", 1e-3) for later in following if later.get("delay") is not None]
-    return Counted(
-        prompt=at_least_one(prompt.tokens, "a prompt", notes),
-        output=at_least_one(node.count("output_length"), "an output", notes),
-        wait_s=sum(waits),
-        restarted=before is not None and restarted(_prompt(before), prompt, BLOCK_TOKENS, notes),
-    )
+def _waits(nodes: Sequence[Node], notes: Notes) -> tuple[list[float], Carried]:
+    """The client's wait behind each line, and how it is known: `delay`, else the gap between two `timestamp`s.
+
+    From a gap a call's own time is taken, which no line holds: `TOKEN_S` a generated token.
+    """
+    waits: list[float] = []
+    gaps = False
+    for node, later in pairwise(nodes):
+        if later.get("delay") is not None:
+            waits.append(later.seconds("delay", 1e-3))
+        elif node.get("timestamp") is not None and later.get("timestamp") is not None:
+            gap_s = later.seconds("timestamp", 1e-3) - node.seconds("timestamp", 1e-3)
+            waits.append(max(0.0, round(gap_s - TOKEN_S * node.count("output_length"), 3)))
+            gaps = True
+            notes[
+                f"a wait is what lies between two timestamps, less {TOKEN_S} s a generated token (assumed)"
+            ] += 1
+        else:
+            waits.append(0.0)
+            if any(each.get("delay") is not None for each in nodes) or later.get("timestamp") is not None:
+                notes["a line of a session has neither delay nor a time to count from; it follows at once"] += 1
+    timed = any(node.get(key) is not None for node in nodes for key in ("timestamp", "delay"))
+    return [*waits, 0.0], "derived" if gaps else "recorded" if timed else "absent"
 
 
 def _prompt(node: Node) -> Prompt:

@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqsim.trace.formats.base import Format, Node, Notes, SourceFile
-from sqsim.trace.formats.openai_chat import content_text, conversation, messages_of, row_id
+from sqsim.trace.formats.base import Format, Node, SourceFile
+from sqsim.trace.formats.content import said
+from sqsim.trace.formats.messages import conversation, messages_of, row_id
+from sqsim.trace.formats.notes import Notes
 from sqsim.trace.formats.transcript import Invocation, Step, Transcript, transcript_task
 from sqsim.trace.schema import Outcome, Task
 
@@ -54,7 +56,7 @@ def _script(file: SourceFile, row: Node, number: int, notes: Notes) -> Transcrip
     steps: list[Step] = []
     finish = False
     for message in messages_of(row):
-        role, text = message.text("role"), content_text(message)
+        role, text = message.text("role"), said(message, notes).text
         if role == "assistant":
             step, finish = _step(text)
             steps.append(step)

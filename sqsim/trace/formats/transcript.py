@@ -1,110 +1,56 @@
 """From what was said to a task: for formats that record text.
 
 An importer writes down the steps of a conversation; `transcript_task` counts tokens, numbers cursors and
-finds references. Recorded usage is used where every step has it, else every text is estimated (estimate.py)
-and each message costs `MARKUP_TOKENS` of role markers (assumed).
+finds references. Recorded usage is used where there is any, and filled in where a step lacks it (usage.py); without
+any, every text is estimated (estimate.py) and each message costs `MARKUP_TOKENS` of role markers (assumed).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 from sqsim.trace.estimate import estimate_tokens
-from sqsim.trace.formats.base import Notes, shared_out
+from sqsim.trace.formats.base import shared_out
 from sqsim.trace.formats.counts import appended, at_least_one
+from sqsim.trace.formats.notes import Notes
+from sqsim.trace.formats.steps import MARKUP_TOKENS, Invocation, Step, Transcript
+from sqsim.trace.formats.usage import filled_usage
 from sqsim.trace.mentions import Mentions
 from sqsim.trace.references import with_uses
 from sqsim.trace.schema import (
     Answer,
     Call,
-    Carried,
     Carries,
-    Outcome,
-    Parent,
     Prefix,
     Question,
     Reset,
-    Source,
-    Spawn,
     Task,
     Turn,
 )
 
-MARKUP_TOKENS = 4
-
-
-@dataclass
-class Invocation:
-    """A tool call; `text` as the model wrote it; `response` is None if none was recorded."""
-
-    tool: str
-    text: str
-    arguments: Any = None
-    response: str | None = None
-    error: str | None = None
-    latency_s: float = 0.0
-    parallel: bool = False
-
-
-@dataclass
-class Step:
-    """A model call, and what entered the context behind it: tool responses, and `user`, what a user wrote.
-
-    `thinks`: it reasoned, even where the recording leaves the text out. `prompt` and `output` are recorded
-    token counts. `restarted`: a compaction came before it, which left `kept`.
-    """
-
-    reasoning: str = ""
-    text: str = ""
-    calls: list[Invocation] = field(default_factory=list)
-    user: str = ""
-    user_wait_s: float = 0.0
-    thinks: bool = False
-    prompt: int | None = None
-    output: int | None = None
-    restarted: bool = False
-    kept: str = ""
-
-
-@dataclass
-class Transcript:
-    """A conversation.
-
-    `prefix` is the system text; `prefix_id` names it, and `prefix_tokens` counts it, where it was recorded
-    otherwise.
-    """
-
-    task_id: str
-    source: Source
-    prefix: str
-    question: str
-    steps: list[Step]
-    timing: Carried
-    model: str | None = None
-    prefix_id: str | None = None
-    prefix_tokens: int | None = None
-    outcome: Outcome = field(default_factory=lambda: Outcome(finish="unknown"))
-    parent: Parent | None = None
-    spawn: Spawn | None = None
+__all__ = ["Invocation", "Step", "Transcript", "transcript_task"]
 
 
 def transcript_task(script: Transcript, notes: Notes) -> Task:
     """The task that a transcript tells."""
     steps = _completed(script.steps, notes)
-    usage = _recorded_usage(steps)
-    if usage is None and any(step.prompt is not None for step in steps):
-        notes["usage is missing in a step; all of its task's counts are estimated"] += 1
-    question = estimate_tokens(script.question) + 2 * MARKUP_TOKENS
+    usage = filled_usage(steps, notes)
+    if usage is None and not script.prefix:
+        notes[
+            "no usage and no system prompt in a recording: its prompts lack system prompt and tool definitions"
+        ] += 1
+    estimated = sum(step.estimated for step in steps)
+    notes.usage["estimated"] += estimated
+    notes.usage["recorded"] += len(steps) - estimated
+    question = script.question_tokens
     if usage is None:
         prefix = estimate_tokens(script.prefix) + (MARKUP_TOKENS if script.prefix else 0)
         grown: list[int] | None = None
     else:
         first = at_least_one(usage[0][0], "a prompt", notes)
         stated = first - question if script.prefix_tokens is None else script.prefix_tokens
-        prefix = max(0, min(stated, *(prompt - 1 for prompt, _ in usage)))  # every prompt begins with it
+        prefix = max(0, min([stated, *_room_for_prefix(steps, usage)]))
         question = first - prefix
         grown = _grown(steps, usage, notes)
     turns: list[Turn] = []
@@ -125,7 +71,8 @@ def transcript_task(script: Transcript, notes: Notes) -> Task:
         task_id=script.task_id,
         source=script.source,
         model=script.model,
-        carries=Carries(text="recorded", timing=script.timing, usage="recorded" if usage else "derived"),
+        carries=Carries(text="recorded", timing=script.timing, usage="derived" if estimated else "recorded"),
+        arrival_s=script.arrival_s,
         parent=script.parent,
         spawn=script.spawn,
         prefix=Prefix(id=f"{script.source.format}:{name}", tokens=prefix, text=script.prefix or None),
@@ -151,9 +98,10 @@ def _completed(steps: Sequence[Step], notes: Notes) -> list[Step]:
     return steps
 
 
-def _recorded_usage(steps: Sequence[Step]) -> list[tuple[int, int]] | None:
-    usage = [(s.prompt, s.output) for s in steps if s.prompt is not None and s.output is not None]
-    return usage if len(usage) == len(steps) else None
+def _room_for_prefix(steps: Sequence[Step], usage: Sequence[tuple[int, int]]) -> list[int]:
+    """What each prompt has besides what is known to be its own; every prompt begins with the prefix."""
+    kept = [estimate_tokens(step.kept) + 2 * MARKUP_TOKENS if step.kept else 1 for step in steps]
+    return [prompt - own for (prompt, _), own in zip(usage, kept, strict=True)]
 
 
 def _grown(steps: list[Step], usage: list[tuple[int, int]], notes: Notes) -> list[int]:
@@ -166,7 +114,9 @@ def _grown(steps: list[Step], usage: list[tuple[int, int]], notes: Notes) -> lis
             steps[index].restarted = True
         if index == len(steps) or steps[index].restarted:
             stretch = usage[start:index]
-            grown += [*appended([p for p, _ in stretch], [o for _, o in stretch], notes), 0]
+            # What nobody read was never counted; a response has its estimate all the same.
+            unread = steps[index - 1].growth_tokens if index == len(steps) and steps[index - 1].calls else 0
+            grown += [*appended([p for p, _ in stretch], [o for _, o in stretch], notes), unread]
             start = index
     return grown
 
@@ -181,11 +131,9 @@ def _turn(step: Step, prefix: int, growth: int | None, notes: Notes) -> Turn:
         said = shared_out(output, said if any(said) else [0, 1, *said[2:]])
     elif not any(said):
         said[1] = at_least_one(0, "an output", notes)
-    heard = [estimate_tokens(call.response or "") for call in step.calls]
-    messages = len(step.calls) + bool(step.user) + 1  # each response, the user's, and the next output's header
-    template = estimate_tokens(step.user) + MARKUP_TOKENS * messages
+    heard, template = step.heard_tokens
     if growth is not None:
-        *heard, template = shared_out(growth, [*heard, template])
+        heard, template = _heard(step, growth)
     reset = None
     if step.restarted:
         recorded = growth is not None and step.prompt is not None
@@ -217,6 +165,18 @@ def _turn(step: Step, prefix: int, growth: int | None, notes: Notes) -> Turn:
     )
 
 
+def _heard(step: Step, growth: int) -> tuple[list[int], int]:
+    """Recorded growth divided as the estimates are; what a text cannot have, being shorter, is nobody's."""
+    responses, template = step.heard_tokens
+    *heard, rest = shared_out(growth, [*responses, template])
+    for number, call in enumerate(step.calls):
+        most = len((call.response or "").encode()) + MARKUP_TOKENS  # no token is less than a byte
+        if not call.other_tokens and heard[number] > most:
+            rest += heard[number] - most
+            heard[number] = most
+    return heard, rest
+
+
 def _numbered(turns: Sequence[Turn]) -> list[Turn]:
     """The turns with cursors: the index of each successful response."""
     numbered, cursor = [], 0
@@ -241,7 +201,7 @@ def _with_mentions(task: Task, script: Transcript, steps: Sequence[Step]) -> Tas
             mentions.heard(step.kept)
         spoken = step.text if not step.calls else ""
         uses.append(mentions.used([(call.tool, call.text, call.arguments) for call in step.calls], spoken))
-        mentions.heard(f"{step.reasoning} {step.text}")
+        mentions.spoke(f"{step.reasoning} {step.text}")
         if index < len(task.turns):
             for call in task.turns[index].calls:
                 if call.cursor is None:

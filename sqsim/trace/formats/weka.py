@@ -2,9 +2,10 @@
 
 What the format does not say and the files show:
 - `hash_ids` name the full blocks of a prompt; `hash_id_scope: local` means that they hold within the file.
-- A sub-agent's `t` is its end: `t - duration_ms` is the moment its parent's request ended.
+- A sub-agent's `t` is its end in older corpora, and `t - duration_ms` the moment its parent's request ended; in newer
+  ones `t` is its start and its requests' `t` count from the session's start (weka_runs.py).
 - `think_time` counts from the last response whose `api_time` is known, so it is the client's wait only if
-  the request before has one; otherwise the gap in `t` less an estimated `api_time` is.
+  the request before has one; otherwise, and where it is left out, the gap in `t` less `api_time` is.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from sqsim.trace.formats.base import Format, Node, Notes, SourceFile
+from sqsim.trace.formats.base import Format, Node, SourceFile
 from sqsim.trace.formats.counts import Counted, Prompt, at_least_one, counted_turns, restarted
+from sqsim.trace.formats.notes import Notes
+from sqsim.trace.formats.weka_runs import sub_agent_runs
 from sqsim.trace.schema import Carries, Outcome, Parent, Prefix, Question, Spawn, Task
 
 _KEYS = ("id", "block_size", "requests")
@@ -31,7 +34,7 @@ class _Request(NamedTuple):
     inputs: tuple[str, ...]
     stop: str
     api_s: float | None
-    think_s: float
+    think_s: float | None
 
 
 class Weka(Format):
@@ -58,7 +61,7 @@ class Weka(Format):
                 raise root.wrong("holds no request", "requests", "an empty trace is not a trace")
             name = root.text("id")
             main = _Session(root, name, name, block, requests, notes)
-            runs = [_run(child) for child in children]
+            runs = sub_agent_runs(children, notes)
             joins = [main.join(start, end) for start, end in runs]
             yield main.task(file, [(join, end) for join, (_, end) in zip(joins, runs, strict=True) if join])
             for child, spawn in zip(children, joins, strict=True):
@@ -82,14 +85,8 @@ def _request(entry: Node) -> _Request:
         tuple(entry.texts("input_types")),
         entry.optional_text("stop"),
         None if entry.get("api_time") is None else entry.seconds("api_time"),
-        0.0 if entry.get("think_time") is None else entry.seconds("think_time"),
+        None if entry.get("think_time") is None else entry.seconds("think_time"),
     )
-
-
-def _run(child: Node) -> tuple[float, float]:
-    """A sub-agent's start and end on its parent's clock, in seconds."""
-    end = child.seconds("t")
-    return max(0.0, end - child.seconds("duration_ms", 1e-3)), end
 
 
 class _Session:
@@ -105,6 +102,9 @@ class _Session:
         missing = sum(request.api_s is None for request in self._requests)
         if missing:
             notes["a request has no api_time; the file's median time a token stands in"] += missing
+        short = sum(len(request.blocks) < request.prompt // block for request in self._requests)
+        if short:
+            notes["hash_ids name fewer blocks than the prompt has; nothing is shared by them"] += short
 
     def _ends_s(self, index: int) -> float:
         request = self._requests[index]
@@ -166,7 +166,7 @@ class _Session:
                 Counted(
                     prompt=at_least_one(request.prompt, "a prompt", self._notes),
                     output=at_least_one(request.output, "an output", self._notes),
-                    tools=index + 1 < len(self._requests) and "tool_result" in self._requests[index + 1].inputs,
+                    tools=self._calls_tools(index),
                     wait_s=wait_s,
                     after_s=after_s,
                     restarted=index > 0
@@ -174,6 +174,13 @@ class _Session:
                 )
             )
         return steps
+
+    def _calls_tools(self, index: int) -> bool:
+        """Whether tool results followed a request; where the file does not say what did, whether it stopped for them."""
+        if index + 1 == len(self._requests):
+            return False
+        inputs = self._requests[index + 1].inputs
+        return "tool_result" in inputs if inputs else self._requests[index].stop == "tool_use"
 
     def _waits(self, index: int, children: Sequence[tuple[Spawn, float]]) -> tuple[float, float]:
         """Seconds of tools beside the sub-agents, and behind them, before the next request."""
@@ -183,7 +190,7 @@ class _Session:
         ends = [end_s for spawn, end_s in children if spawn.join_turn == index + 1]
         if ends:
             return 0.0, round(max(0.0, following.start_s - max(self._ends_s(index), *ends)), 3)
-        if request.api_s is not None:
+        if request.api_s is not None and following.think_s is not None:
             return following.think_s, 0.0
         return round(max(0.0, following.start_s - self._ends_s(index)), 3), 0.0
 

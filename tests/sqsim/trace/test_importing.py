@@ -101,7 +101,13 @@ def test_files_of_no_format_in_a_directory_are_counted(tmp_path):
     (tmp_path / "notes.json").write_text('{"colour": "red"}')
     (tmp_path / "README.md").write_text("words")
     (tmp_path / ".hidden.json").write_text("garbage")
-    assert import_files([tmp_path]).warnings == {"a file of no known format was left out": 1}
+    report = import_files([tmp_path])
+    assert report.warnings == {"a file was left out": 1}
+    ((path, reason),) = report.left_out
+    assert path == str(tmp_path / "notes.json")
+    assert reason.startswith("no importer recognises it; it begins with an object with colour")
+    with pytest.raises(TraceError, match="no importer recognises it"):
+        import_files([tmp_path], strict=True)
 
 
 def test_what_reading_changed_is_logged(caplog):

@@ -186,7 +186,7 @@ BYTES = {  # fault: (file name, content, part of the message)
     "zero bytes, compressed": ("a.jsonl.zst", b"", "empty (0 bytes)"),
     "an empty frame": ("a.jsonl.zst", zstandard.ZstdCompressor().compress(b""), "holds nothing"),
     "not UTF-8": ("a.jsonl", line().encode() + b"\n\xff\xfe\n", "not UTF-8"),
-    "compressed without .zst": ("a.jsonl", zstandard.ZstdCompressor().compress(b"x" * 99), "not UTF-8"),
+    "compressed without .zst": ("a.jsonl", zstandard.ZstdCompressor().compress(b"x" * 99), "not JSON"),
     "plain with .zst": ("a.jsonl.zst", line().encode(), "not zstd"),
     "truncated zst": (
         "a.jsonl.zst",

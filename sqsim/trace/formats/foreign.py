@@ -1,0 +1,109 @@
+"""Formats that are known by sight and have no importer: so that a refusal names them, and says what to do instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+
+class Foreign(NamedTuple):
+    """A format by name, and how its recordings become importable."""
+
+    name: str
+    fix: str
+
+
+_CHAT = 'convert it to OpenAI chat messages, one {"messages": [...]} a line'
+
+
+def looks_like(head: Sequence[Any]) -> Foreign | None:
+    """The format that a file beginning with these JSON values seems to be of; None if nothing is known like it."""
+    return next((foreign for sees, foreign in _SIGHTS if sees(head)), None)
+
+
+def _objects(head: Sequence[Any]) -> list[dict[str, Any]]:
+    """The objects among the first values, those of a list that is the whole file included."""
+    values = head[0] if len(head) == 1 and isinstance(head[0], list) else head
+    return [value for value in values if isinstance(value, dict)]
+
+
+def _any(*keys: str) -> Callable[[Sequence[Any]], bool]:
+    """Whether some object has all these keys."""
+    return lambda head: any(set(keys) <= value.keys() for value in _objects(head))
+
+
+def _types(*types: str) -> Callable[[Sequence[Any]], bool]:
+    """Whether some object is of one of these types."""
+    return lambda head: any(value.get("type") in types for value in _objects(head))
+
+
+def _codex(head: Sequence[Any]) -> bool:
+    kinds = {"session_meta", "response_item", "event_msg", "turn_context"}
+    return any(str(value.get("type")) in kinds and "payload" in value for value in _objects(head))
+
+
+def _stream_json(head: Sequence[Any]) -> bool:
+    return any(
+        "session_id" in value and str(value.get("type")) in {"system", "assistant", "user", "result"}
+        for value in _objects(head)
+    )
+
+
+def _titles(head: Sequence[Any]) -> bool:
+    return all(isinstance(value, dict) and str(value.get("type")) in _TITLES for value in head)
+
+
+_TITLES = {
+    "summary",
+    "custom-title",
+    "ai-title",
+    "file-history-snapshot",
+    "queue-operation",
+    "last-prompt",
+    "mode",
+}
+
+_SIGHTS: tuple[tuple[Callable[[Sequence[Any]], bool], Foreign], ...] = (
+    (_codex, Foreign("a Codex rollout", _CHAT)),
+    (
+        _stream_json,
+        Foreign(
+            "Claude Code's stream-json output",
+            "import the session's own log, ~/.claude/projects/<project>/<session>.jsonl, instead",
+        ),
+    ),
+    (
+        _titles,
+        Foreign(
+            "a Claude Code log without an event (titles and snapshots only)",
+            "leave it out: no model was called in it",
+        ),
+    ),
+    (
+        _types("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
+        Foreign("a list of OpenAI Responses items", _CHAT),
+    ),
+    (_any("resourceSpans"), Foreign("OpenTelemetry spans (OTLP JSON)", _CHAT)),
+    (_any("context", "parent_id", "attributes"), Foreign("OpenTelemetry spans", _CHAT)),
+    (_any("spanContext", "attributes"), Foreign("OpenTelemetry spans", _CHAT)),
+    (_any("gen_ai.operation.name"), Foreign("an OpenTelemetry GenAI span", _CHAT)),
+    (_any("schema_version", "steps", "agent"), Foreign("an ATIF trajectory", _CHAT)),
+    (_any("trajectory", "history", "info"), Foreign("a SWE-agent trajectory", _CHAT)),
+    (_any("instruction", "history", "metrics"), Foreign("OpenHands output", _CHAT)),
+    (_any("values", "checkpoint"), Foreign("a LangGraph thread", _CHAT)),
+    (_any("provider", "round_index"), Foreign("TraceLab rounds", "convert it to Mooncake lines")),
+    (_any("eval", "samples"), Foreign("an Inspect log", _CHAT)),
+    (
+        _any("event_type", "event_time_unix_ms"),
+        Foreign("a Dynamo request trace", "convert it to Mooncake lines"),
+    ),
+    (_any("log"), Foreign("a HAR recording of requests", _CHAT)),
+    (_any("traceId", "startTime", "type"), Foreign("a Langfuse export", _CHAT)),
+    (
+        _any("num_turns", "assistant_response_length"),
+        Foreign("an applied_compute trace", "convert it to Mooncake lines"),
+    ),
+    (_any("chat_id", "parent_chat_id"), Foreign("a Qwen-Bailian trace", "convert it to Mooncake lines")),
+    (_any("input", "output", "session_id"), Foreign("an LMCache agent trace", _CHAT)),
+    (_any("mapping", "conversation_id"), Foreign("a ChatGPT export", _CHAT)),
+)

@@ -1,0 +1,10 @@
+"""Logs of requests: one model call a line or a file, each with its whole prompt (LiteLLM, OpenHands, proxies).
+
+`exchange.py` reads one call, `threads.py` finds which call goes on from which, `format.py` makes each thread a task.
+"""
+
+from __future__ import annotations
+
+from sqsim.trace.formats.request_log.format import RequestLog
+
+__all__ = ["RequestLog"]

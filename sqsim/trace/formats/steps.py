@@ -1,0 +1,102 @@
+"""A conversation as importers write it down: steps, their calls, and what came behind them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqsim.trace.estimate import estimate_tokens
+from sqsim.trace.schema import Carried, Outcome, Parent, Source, Spawn
+
+MARKUP_TOKENS = 4
+"""Role markers of a message (assumed)."""
+
+
+@dataclass
+class Invocation:
+    """A tool call; `text` as the model wrote it; `response` is None if none was recorded.
+
+    `other_tokens` of the response are no text: pictures.
+    """
+
+    tool: str
+    text: str
+    arguments: Any = None
+    response: str | None = None
+    error: str | None = None
+    latency_s: float = 0.0
+    parallel: bool = False
+    other_tokens: int = 0
+
+
+@dataclass
+class Step:
+    """A model call, and what entered the context behind it: tool responses, and `user`, what a user wrote.
+
+    `thinks`: it reasoned, even where the recording leaves the text out. `prompt` and `output` are recorded
+    token counts; `estimated`: they, or one of them, were not. `restarted`: a compaction came before it, which left
+    `kept`.
+    """
+
+    reasoning: str = ""
+    text: str = ""
+    calls: list[Invocation] = field(default_factory=list)
+    user: str = ""
+    user_wait_s: float = 0.0
+    thinks: bool = False
+    prompt: int | None = None
+    output: int | None = None
+    estimated: bool = False
+    restarted: bool = False
+    kept: str = ""
+    user_other_tokens: int = 0
+
+    @property
+    def visible_tokens(self) -> int:
+        """The output as far as its text is recorded, estimated."""
+        texts = (self.reasoning, self.text, *(call.text for call in self.calls))
+        return sum(estimate_tokens(text) for text in texts)
+
+    @property
+    def heard_tokens(self) -> tuple[list[int], int]:
+        """What came behind the output, estimated: each response, and what belongs to none of them."""
+        responses = [estimate_tokens(call.response or "") + call.other_tokens for call in self.calls]
+        messages = (
+            len(self.calls) + bool(self.user) + 1
+        )  # each response, the user's, and the next output's header
+        return responses, estimate_tokens(self.user) + self.user_other_tokens + MARKUP_TOKENS * messages
+
+    @property
+    def growth_tokens(self) -> int:
+        """All that came behind the output, estimated."""
+        responses, rest = self.heard_tokens
+        return sum(responses) + rest
+
+
+@dataclass
+class Transcript:
+    """A conversation.
+
+    `prefix` is the system text with the tool definitions; `prefix_id` names it, and `prefix_tokens` counts it, where it
+    was recorded otherwise.
+    """
+
+    task_id: str
+    source: Source
+    prefix: str
+    question: str
+    steps: list[Step]
+    timing: Carried
+    model: str | None = None
+    prefix_id: str | None = None
+    prefix_tokens: int | None = None
+    outcome: Outcome = field(default_factory=lambda: Outcome(finish="unknown"))
+    parent: Parent | None = None
+    spawn: Spawn | None = None
+    arrival_s: float | None = None
+    question_other_tokens: int = 0
+
+    @property
+    def question_tokens(self) -> int:
+        """The question, estimated, with the headers of its message and of the first output."""
+        return estimate_tokens(self.question) + self.question_other_tokens + 2 * MARKUP_TOKENS

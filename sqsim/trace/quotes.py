@@ -1,0 +1,118 @@
+"""Text that an edit quotes: which response of the context showed it.
+
+Tools that change a file by text are told the old text (`old_string`, `old_str`, a patch's context lines). A text that
+stands in several places was read from the newest; what the model or a user wrote since is nobody's response.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_OLD = {
+    "old_string",
+    "old_str",
+    "old_text",
+    "oldstring",
+    "oldtext",
+    "search",
+    "search_text",
+    "find",
+    "original",
+}
+_PATCHES = {"patch", "diff", "input"}
+_EDITS = re.compile(r"edit|replace|patch", re.IGNORECASE)
+_NUMBERED = re.compile(r"^[ \t]*\d+(?:\t|→|: |\| ?|:)", re.MULTILINE)
+"""A line's number, as `cat -n`, Read and grep -n print it."""
+_LEAST = 6
+"""Characters, without blanks, of a text that a quote can be told by."""
+
+
+def quoted(tool: str, arguments: Any) -> list[str]:
+    """The texts that a call repeats from a file; none for a tool that edits nothing."""
+    return [text for text in _old_texts(arguments, edits=bool(_EDITS.search(tool))) if _tellable(text)]
+
+
+def _old_texts(value: Any, *, edits: bool) -> Iterator[str]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _old_texts(item, edits=edits)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            name = str(key).lower()
+            if isinstance(part, str) and name in _OLD and (edits or name.startswith("old")):
+                yield part
+            elif isinstance(part, str) and name in _PATCHES and ("@@" in part or "*** " in part):
+                yield from _patched(part)
+            elif isinstance(part, dict | list):
+                yield from _old_texts(part, edits=edits)
+
+
+def _patched(patch: str) -> Iterator[str]:
+    """The stretches of lines that a patch expects in the file: kept and removed ones."""
+    stretch: list[str] = []
+    for line in [*patch.split("\n"), "@@"]:
+        if line[:1] in {" ", "-"} and not line.startswith("---"):
+            stretch.append(line[1:])
+        elif line[:1] != "+" and stretch:
+            yield "\n".join(stretch)
+            stretch = []
+
+
+def _tellable(text: str) -> bool:
+    return len(re.sub(r"\s", "", text)) >= _LEAST
+
+
+def _normal(text: str) -> str:
+    """The text without line numbers, each stretch of blanks as one: what a quote keeps of it."""
+    return " ".join(_NUMBERED.sub("", text).split())
+
+
+class Quotes:
+    """The texts of one context, in order, with the cursor of each response."""
+
+    def __init__(self) -> None:
+        self._texts: list[tuple[str, int | None]] = []
+        self._raw: list[tuple[str, int | None]] = []  # not yet normal: most are never asked for
+
+    def stands(self, text: str, cursor: int | None = None) -> None:
+        """A text enters the context, a response if it has a cursor."""
+        if text:
+            self._raw.append((text, cursor))
+
+    def wrote(self, arguments: Any) -> None:
+        """The new text among a call's arguments: the model's own, which later edits may quote."""
+        for text in _strings(arguments):
+            self.stands(text)
+
+    def sources(self, texts: Iterable[str]) -> set[int]:
+        """The cursors of the responses that the texts are quoted from."""
+        found: set[int] = set()
+        for text in texts:
+            cursor = self._newest(_normal(text))
+            if cursor is not None:
+                found.add(cursor)
+        return found
+
+    def closed(self) -> None:
+        """A compaction: what stood before is gone."""
+        self._texts.clear()
+        self._raw.clear()
+
+    def _newest(self, text: str) -> int | None:
+        self._texts += [(_normal(raw), cursor) for raw, cursor in self._raw]
+        self._raw.clear()
+        return next((cursor for known, cursor in reversed(self._texts) if text in known), None)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for part in value:
+            yield from _strings(part)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            if str(key).lower() not in _OLD:
+                yield from _strings(part)
