@@ -14,16 +14,18 @@ from sqreal.accounting import Accounting, events
 from sqreal.client import Client
 from sqreal.interrupts import cancelling
 from sqreal.live_text import LiveText, live_text
+from sqreal.runtime import RealRuntime, driven
 from sqreal.scenario_from import unmodelled
 from sqreal.schedule import await_idle, write_schedule
 from sqreal.server import Server
 from sqreal.server_metrics import Read, cross_check
 from sqreal.stage import Stage
-from sqreal.task import AgentTask, Child
 from sqreal.token_ids import TokenIds
 from sqreal.warm_up import warm_up
 from sqsim import __version__
 from sqsim.agent.aux_thread import TRIGGER_TOKENS
+from sqsim.agent.gate import GateKeeper
+from sqsim.agent.task import AgentTask, Child
 from sqsim.agents import Agents
 from sqsim.errors import InputError, RunError, ScenarioError
 from sqsim.metrics import judge_evictions
@@ -31,7 +33,6 @@ from sqsim.models.geometry import Geometry, geometry
 from sqsim.models.tokens import Segments
 from sqsim.record import RunRecord
 from sqsim.scenario import ClosedLoad, Scenario
-from sqsim.scenario_parts import Compaction, Pause, PinTtl
 from sqsim.task_rows import Tables
 from sqsim.workload import Instance, arrivals
 
@@ -59,10 +60,6 @@ class Replay:
         await_aux: bool = False,
     ) -> None:
         _check_cache(scenario, server)
-        if isinstance(scenario.policy, Compaction | PinTtl | Pause):
-            raise ScenarioError(
-                f"policy.name: {scenario.policy.name} is simulated only so far; set another policy, or use `sqsim run`"
-            )
         self.error: RunError | None = None
         """What ended the run before its end; the record holds what was measured until then."""
         self._scenario = scenario
@@ -172,6 +169,8 @@ class Replay:
                 live_text=self._live,
                 await_aux=self._await_aux,
             )
+            if (gate := self._agents.gate(self._limits.kv_capacity)) is not None:
+                stage.gate = GateKeeper(gate, lambda: stage.now, asyncio.Event)
             with cancelling():
                 try:
                     async with asyncio.TaskGroup() as stage.group:
@@ -194,7 +193,7 @@ class Replay:
 
         async def start(root: Instance) -> None:
             nonlocal ended
-            await self._build(stage, root, None, numbers).process()
+            await driven(self._build(stage, root, None, numbers), stage)
             ended += 1
             if progress is not None:
                 progress(ended, len(roots))
@@ -221,7 +220,7 @@ class Replay:
             tail_tokens=self._geometry.window or 0 if self._limits.swa_capacity is not None else 0,
             trigger_tokens=self._trigger_tokens,
         )
-        agent = AgentTask(stage, instance.name, next(numbers), loop, parent)
+        agent = AgentTask(RealRuntime(stage, instance.name, next(numbers), parent), loop)
         for child in instance.children:
             spawn = child.task.spawn
             assert spawn is not None, "the trace checks give every sub-agent its spawn"
@@ -231,7 +230,7 @@ class Replay:
 
     def _describe(self, stage: Stage) -> dict[str, Any]:
         """run.json: what was run, on which server."""
-        info = self._server.info
+        info, gate = self._server.info, stage.gate
         told = {
             "page_size": info.page_size,
             "max_running": info.max_running,
@@ -282,6 +281,7 @@ class Replay:
             "refused": stage.refused,
             "replaced_token_ids": self._ids.replaced,
             "out_of_range": {},
+            **({} if gate is None else {"paused": {"times": gate.pauses, "s": gate.paused_s}}),
         }
 
 

@@ -17,19 +17,31 @@ from sqreal.errors import ServerError
 from sqreal.replay import Replay, replay
 from sqreal.server import attach
 from sqreal.stage import FaithError, check, note
+from sqsim.agent.served import Served
 from sqsim.errors import InputError, RecordError, RunError, ScenarioError
 from sqsim.metrics import metrics
 from sqsim.record_files import read_record, write_record
 from sqsim.recording import SCHEDULE
 from sqsim.scenario import load_scenario
 from sqsim.simulate import simulate
-from sqsim.task_rows import Served
 from tests.sqreal.fake_server import FakeServer, Faults, wait_until
-from tests.sqreal.replays import ACCOUNTED, EVICTED, NAMED, POLICIES, busy, family, on, rows, scenario
+from tests.sqreal.replays import (
+    ACCOUNTED,
+    CLEARING,
+    EVICTED,
+    NAMED,
+    POLICIES,
+    WITHOUT_SESSIONS,
+    busy,
+    family,
+    on,
+    rows,
+    scenario,
+)
 from tests.sqsim.tasks import chain
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", WITHOUT_SESSIONS)
 def test_a_replay_does_what_the_simulation_does(tmp_path, policy):
     """Both drive one loop: the same prompts, outputs, decisions and evictions, and the cache finds the same.
 
@@ -48,7 +60,7 @@ def test_a_replay_does_what_the_simulation_does(tmp_path, policy):
     assert rows(record.tasks, kept) == rows(simulated.tasks, kept)
     assert record.run["status"] == "complete"
     assert record.run["traces"] == simulated.run["traces"]
-    assert bool(record.evictions.num_rows) == (policy != "none")
+    assert bool(record.evictions.num_rows) == (policy in CLEARING)
 
 
 def test_times_are_those_of_the_client_and_in_order(tmp_path):
