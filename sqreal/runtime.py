@@ -108,10 +108,16 @@ class RealRuntime:
         """KV in use on the server, which is asked now."""
         return self._stage.kv_usage()
 
+    @property
+    def has_gate(self) -> bool:
+        """Whether the policy has a gate."""
+        return self._stage.gate is not None
+
     async def pass_gate(self, tokens: int) -> None:
         """Go on, or give up the session's KV and wait. Without sessions the tree keeps it as long as it has room."""
         keeper = self._stage.gate
-        if keeper is not None and not keeper.may_pass(self._name, tokens, may_pause=self._may_pause):
+        assert keeper is not None, "there is no gate to pass"
+        if not keeper.may_pass(self._name, tokens, may_pause=self._may_pause):
             if self._session is not None:
                 await self._session.close()
             await keeper.wait(self._name)

@@ -6,7 +6,7 @@ world has its own, and drives the coroutine through what the runtime's methods w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from sqsim.agent.served import Served
@@ -81,8 +81,12 @@ class Runtime(Protocol):
         Of several replicas: the one that would get the next request. Of two pools: the fuller one.
         """
 
+    @property
+    def has_gate(self) -> bool:
+        """Whether the policy has a gate, which the agents of a run pass at their boundaries."""
+
     async def pass_gate(self, tokens: int) -> None:
-        """Pass the policy's gate at a boundary, with a context of so many tokens.
+        """Pass the gate at a boundary, with a context of so many tokens.
 
         Where the policy pauses the agent, it gives up its session's KV and waits. A sub-agent never pauses: its parent
         keeps its own KV until the sub-agent is done.
@@ -104,10 +108,10 @@ class Runtime(Protocol):
     def start(self, task: AgentTask) -> Running:
         """Start a sub-agent."""
 
-    async def tools(self, wait_s: float) -> None:
+    def tools(self, wait_s: float) -> Awaitable[object]:
         """Wait for tools; the session is idle meanwhile."""
 
-    async def sleep(self, wait_s: float) -> None:
+    def sleep(self, wait_s: float) -> Awaitable[object]:
         """Wait for the user."""
 
     async def leave(self, cancel: Reply | None) -> None:

@@ -34,10 +34,12 @@ class AgentTask:
         """From the first boundary to the end, however it comes."""
         runtime, loop = self._runtime, self._loop
         self._start_s = runtime.now
-        await runtime.pass_gate(loop.context.tokens)
+        if runtime.has_gate:
+            await runtime.pass_gate(loop.context.tokens)
         outcome = await self._carry_out(loop.start())
         while outcome is None:
-            await runtime.pass_gate(loop.context.tokens)
+            if runtime.has_gate:
+                await runtime.pass_gate(loop.context.tokens)
             outcome = await self._carry_out(loop.tools_returned(kv_kept=runtime.kv_kept))
         self._outcome, self._end_s = outcome, runtime.now
         await runtime.leave(self._cancel)

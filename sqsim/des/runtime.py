@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import NamedTuple, cast
 
 import simpy
 
@@ -26,8 +26,8 @@ Events = Generator[simpy.Event, object, None]
 
 
 def driven(task: AgentTask) -> Events:
-    """A task as a SimPy process."""
-    yield from task.run().__await__()
+    """A task as the generator that SimPy drives: it calls `send` and `throw`, which a coroutine has too."""
+    return cast("Events", task.run())
 
 
 @types.coroutine
@@ -157,10 +157,16 @@ class SimulatedRuntime:
         """KV in use on the engine that would get the next request."""
         return self._server.kv_usage()
 
+    @property
+    def has_gate(self) -> bool:
+        """Whether the policy has a gate."""
+        return self._gate is not None
+
     async def pass_gate(self, tokens: int) -> None:
         """Go on, or give up the session's KV and wait."""
         gate, identity = self._gate, self._identity
-        if gate is not None and not gate.may_pass(identity.name, tokens, may_pause=identity.parent is None):
+        assert gate is not None, "there is no gate to pass"
+        if not gate.may_pass(identity.name, tokens, may_pause=identity.parent is None):
             if self._session is not None:
                 self._session.close()
             await gate.wait(identity.name)
@@ -209,15 +215,15 @@ class SimulatedRuntime:
         """Start a sub-agent."""
         return SimulatedProcess(self._env.process(driven(task)))
 
-    async def tools(self, wait_s: float) -> None:
+    def tools(self, wait_s: float) -> Awaitable[object]:
         """Pin the session as the policy asks, and wait."""
         if self._session is not None and self._hold_s:
             self._session.hold(self._hold_s)
-        await until(self._env.timeout(wait_s))
+        return until(self._env.timeout(wait_s))
 
-    async def sleep(self, wait_s: float) -> None:
+    def sleep(self, wait_s: float) -> Awaitable[object]:
         """Wait."""
-        await until(self._env.timeout(wait_s))
+        return until(self._env.timeout(wait_s))
 
     async def leave(self, cancel: Reply | None) -> None:
         """Abort an aux thread, leave the gate, close the session."""
