@@ -64,7 +64,7 @@ test-real: real-$(DEVICE)  ## those on a real SGLang, two servers at a time on a
 # The tests run in .venv/, their servers in .venv-0516/.
 IN_PLACE := $(addprefix tests/sqreal/test_,in_place_real.py in_place_window_real.py server_check.py)
 test-0516: real-cpu real-cpu-0516  ## those of in-place eviction, and the contract, on a real SGLang 0.5.16
-	SQREAL_PYTHON=$(CURDIR)/$(OLDER)/bin/python $(BIN)/python -m pytest $(SERVERS) -m 'real and not gpu' $(IN_PLACE) tests/sqreal/test_plugin_real.py::test_the_internals_are_as_tested
+	SQREAL_PYTHON=$(CURDIR)/$(OLDER)/bin/python $(BIN)/python -m pytest $(SERVERS) -m 'real and not gpu' $(IN_PLACE) tests/sqreal/test_plugin_real.py::test_the_internals_are_as_tested tests/sqreal/test_policies_real.py::test_a_held_session_outlasts_pressure_and_may_be_closed
 
 test-kernels: real-$(DEVICE) compile-kernels  ## those of the Triton kernels, without a GPU: compiled, interpreted
 	TRITON_INTERPRET=1 $(BIN)/python -m pytest -n auto -m 'kernels and not long and not gpu' tests/sqkernels

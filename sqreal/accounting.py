@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sqsim.agent.served import Served
 from sqsim.agents import is_aux
 from sqsim.record import ENGINE, Rows
-from sqsim.task_rows import Served
 
 Event = Mapping[str, Any]
 

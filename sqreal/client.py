@@ -168,6 +168,23 @@ class Client:
         """Empty the radix tree. A ServerError where the server is still at work after a while."""
         await self._ask("POST", "/flush_cache", params={"timeout": 30})
 
+    def kv_usage(self) -> float:
+        """Share (0 to 1) of the KV slots that are neither free nor evictable, of the fuller pool (/v1/loads).
+
+        It does not return before the server has answered, and no other agent goes on meanwhile: a policy is asked at a
+        boundary and answers at once. A server answers between two of its scheduler's rounds.
+        """
+        try:
+            answer = httpx.get(f"{self.url}/v1/loads", timeout=self._silence_s, trust_env=False)
+            answer.raise_for_status()
+            return float(answer.json()["loads"][0]["token_usage"])
+        except httpx.TimeoutException as error:
+            raise ServerTimeoutError(f"{self.url}/v1/loads: no answer in {self._silence_s:g} s") from error
+        except httpx.TransportError as error:
+            raise self._failure(f"GET /v1/loads failed ({error!r})") from error
+        except (httpx.HTTPStatusError, ValueError, LookupError, TypeError) as error:
+            raise ServerError(f"{self.url}/v1/loads: is not what SGLang answers ({error!r})") from error
+
     async def metrics(self) -> dict[str, float]:
         """The server's counters and gauges (/metrics), each summed over its labels; empty where there are none."""
         try:

@@ -14,16 +14,18 @@ from sqreal.accounting import Accounting, events
 from sqreal.client import Client
 from sqreal.interrupts import cancelling
 from sqreal.live_text import LiveText, live_text
+from sqreal.runtime import RealRuntime, driven
 from sqreal.scenario_from import unmodelled
 from sqreal.schedule import await_idle, write_schedule
 from sqreal.server import Server
 from sqreal.server_metrics import Read, cross_check
 from sqreal.stage import Stage
-from sqreal.task import AgentTask, Child
 from sqreal.token_ids import TokenIds
 from sqreal.warm_up import warm_up
 from sqsim import __version__
 from sqsim.agent.aux_thread import TRIGGER_TOKENS
+from sqsim.agent.gate import GateKeeper
+from sqsim.agent.task import AgentTask, Child
 from sqsim.agents import Agents
 from sqsim.base.code_digest import code_digest
 from sqsim.errors import InputError, RunError, ScenarioError
@@ -58,10 +60,6 @@ class Replay:
         await_aux: bool = False,
     ) -> None:
         _check_cache(scenario, server)
-        if scenario.policy.overrides("summarise", "hold_s", "gate"):  # a real task has none of them yet
-            raise ScenarioError(
-                f"policy.name: {scenario.policy.name} is simulated only so far; set another policy, or use `sqsim run`"
-            )
         self.error: RunError | None = None
         """What ended the run before its end; the record holds what was measured until then."""
         self._scenario = scenario
@@ -171,6 +169,8 @@ class Replay:
                 live_text=self._live,
                 await_aux=self._await_aux,
             )
+            if (gate := self._agents.gate(self._limits.kv_capacity)) is not None:
+                stage.gate = GateKeeper(gate, lambda: stage.now, asyncio.Event)
             with cancelling():
                 try:
                     async with asyncio.TaskGroup() as stage.group:
@@ -193,7 +193,7 @@ class Replay:
 
         async def start(root: Instance) -> None:
             nonlocal ended
-            await self._build(stage, root, None, numbers).process()
+            await driven(self._build(stage, root, None, numbers), stage)
             ended += 1
             if progress is not None:
                 progress(ended, len(roots))
@@ -213,14 +213,16 @@ class Replay:
 
     def _build(self, stage: Stage, instance: Instance, parent: str | None, numbers: Iterator[int]) -> AgentTask:
         """Make a task with its sub-agents; numbered in the order in which tasks start, as in a simulation."""
+        runtime = RealRuntime(stage, instance.name, next(numbers), parent)
         loop = self._agents.loop(
             instance,
             self._segments,
             context_length=self._resolved.context_length,
             tail_tokens=self._resolved.tail_tokens,
             trigger_tokens=self._trigger_tokens,
+            kv_usage=runtime.kv_usage,
         )
-        agent = AgentTask(stage, instance.name, next(numbers), loop, parent)
+        agent = AgentTask(runtime, loop)
         for child in instance.children:
             spawn = child.task.spawn
             assert spawn is not None, "the trace checks give every sub-agent its spawn"
@@ -230,7 +232,7 @@ class Replay:
 
     def _describe(self, stage: Stage) -> dict[str, Any]:
         """run.json: what was run, on which server."""
-        info = self._server.info
+        info, gate = self._server.info, stage.gate
         told = info.keys()
         asked = {name: getattr(self._scenario.engine, name) for name in told}
         return {
@@ -275,6 +277,7 @@ class Replay:
             "refused": stage.refused,
             "replaced_token_ids": self._ids.replaced,
             "out_of_range": {},
+            **({} if gate is None else {"paused": {"times": gate.pauses, "s": gate.paused_s}}),
         }
 
 

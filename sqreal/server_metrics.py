@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqreal.client import Generation
-from sqsim.task_rows import Served
+from sqsim.agent.served import Served
 
 COUNTERS = {
     "finished_requests": "sglang:num_requests_total",

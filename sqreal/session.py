@@ -8,7 +8,8 @@ from typing import Any
 
 from sqreal.client import Client
 from sqreal.plugin.history import History, Span
-from sqreal.plugin.wish import DROP, FORK, FORKED, PUBLISH
+from sqreal.plugin.wish import DROP, FORK, FORKED, HOLD, PUBLISH
+from sqsim.models.tokens import Tokens, common_prefix, count
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Place:
     publish_tokens: int | None = None
     forked: int | None = None
     fork_tokens: int | None = None  # of a fork: what it reads of the session
+    hold_s: float = 0.0  # seconds after the turn in which the idle session is not released
 
     @property
     def turn_of(self) -> str | None:
@@ -36,6 +38,7 @@ class Place:
             DROP: [list(span) for span in self.drop] or None,
             PUBLISH: self.publish_tokens,
             FORKED: self.forked,
+            HOLD: self.hold_s or None,
         }
         return {key: value for key, value in asked.items() if value is not None}
 
@@ -51,9 +54,10 @@ class AgentSession:
     name: str
     held: int = 0
     kv_tokens: int = 0  # of these, with KV as long as the server releases nothing
+    is_open: bool = False
     _history: History = field(default_factory=History)
     _dropped: list[Span] = field(default_factory=list)  # not asked for yet
-    _open: bool = False
+    _content: Tokens = ()  # prompt and output of its last turn
 
     @property
     def drops(self) -> bool:
@@ -69,20 +73,41 @@ class AgentSession:
             self.held -= resident.tokens
             self.kv_tokens -= resident.tokens
 
-    async def turn(self, prompt_tokens: int, first: int, forked: int | None, *, restart: bool) -> Place:
-        """The place of the next turn, whose prompt has so many tokens; `first`: what others may share of a first one."""
+    async def turn(
+        self,
+        prompt_tokens: int,
+        first: int,
+        forked: int | None,
+        *,
+        restart: bool,
+        content: Tokens,
+        hold_s: float = 0.0,
+    ) -> Place:
+        """The place of the next turn, whose prompt has so many tokens.
+
+        first: tokens of a first prompt that others may share. restart: the history was rewritten. content: the prompt
+        and the output that is due. hold_s: seconds for which the server is to keep the idle session; 0: none.
+        """
         if restart or prompt_tokens <= self.held:  # SGLang takes no turn without a token of its own
             await self.close()
-        if not self._open:
+        if not self.is_open:
             await self.client.open_session(self.name)
-            self._open = True
+            self.is_open = True
+        self._content = content
         publish = None if self.held else first
         dropped, self._dropped = tuple(sorted(self._dropped)), []
-        return Place(self.name, self.held, dropped, publish, forked)
+        return Place(self.name, self.held, dropped, publish, forked, hold_s=hold_s)
 
-    def fork(self, tokens: int) -> Place:
-        """The place of an aux thread that reads the first `tokens` resident tokens."""
-        return Place(self.name, fork_tokens=tokens)
+    def fork(self, prompt: Tokens, tokens: int) -> Place | None:
+        """The place of an aux thread that reads the first `tokens` resident tokens; None: nothing is there to read.
+
+        Of a history that is being rewritten it reads what is the same still.
+        """
+        if not self.is_open:
+            return None
+        same = common_prefix(self._content, prompt)
+        rewritten = same < min(tokens, count(self._content))
+        return Place(self.name, fork_tokens=same if rewritten else tokens)
 
     def ended(self, prompt_tokens: int, output_tokens: int, cached_tokens: int, retractions: int) -> bool:
         """A turn is complete; returns whether its positions began at 0, as the server had lost the session's KV."""
@@ -93,7 +118,7 @@ class AgentSession:
 
     async def close(self) -> None:
         """Free what the server holds of it."""
-        if self._open:
+        if self.is_open:
             await self.client.close_session(self.name)
         self.held = self.kv_tokens = 0
-        self._history, self._dropped, self._open = History(), [], False
+        self._history, self._dropped, self.is_open, self._content = History(), [], False, ()

@@ -14,11 +14,13 @@ from sqreal.errors import ServerError
 from sqreal.live_text import LiveText
 from sqreal.session import AgentSession, Place
 from sqreal.token_ids import TokenIds
+from sqsim.agent.gate import GateKeeper
+from sqsim.agent.served import Served
 from sqsim.agents import ClientOptions
 from sqsim.errors import RunError
 from sqsim.models.limits import Limits
 from sqsim.models.tokens import Tokens
-from sqsim.task_rows import Served, TaskRows
+from sqsim.task_rows import TaskRows
 
 NEVER_FITS = "kv_capacity"
 """The failure of a request that the pool can never hold; the simulation's name for it."""
@@ -109,6 +111,8 @@ class Stage:
     """What ended the tasks that did not end by themselves."""
     await_aux: bool = False
     """Whether a main step ends no sooner than the aux thread beside it."""
+    gate: GateKeeper | None = None
+    """What the agents pass at their boundaries, where the policy pauses some."""
     run_id: str = field(default_factory=lambda: secrets.token_hex(4))
 
     @property
@@ -126,6 +130,10 @@ class Stage:
     def session(self, number: int) -> AgentSession | None:
         """The session of task `number`, where the run has sessions."""
         return AgentSession(self.client, self.rid(f"s{number}/")) if self.options.sessions else None
+
+    def kv_usage(self) -> float:
+        """Share (0 to 1) of the server's KV slots that are neither free nor evictable."""
+        return self.client.kv_usage()
 
     async def wait(self, seconds: float) -> None:
         """Wait as an agent would for tools, users and arrivals."""

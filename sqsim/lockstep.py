@@ -46,6 +46,7 @@ class Report:
     batches: int = 0
     evicted_leaves: int = 0
     retractions: int = 0
+    held_sessions: int = 0
     differences: list[Difference] = field(default_factory=list)
     stopped_at: int | None = None  # the line behind which nothing was compared, as the two had gone apart
 
@@ -134,6 +135,8 @@ class _Replay:
         event, scheduler, report = self._event, self._scheduler, self._report
         if "refresh" in event.data:
             scheduler.refresh_calls = event.get("refresh", int)
+        for name in event.get("let_go", list, []):
+            scheduler.pin(name, pinned=False)
         formed = event.get("ev", str) == "step"
         batch = scheduler.next_batch()
         report.rounds += 1
@@ -194,6 +197,9 @@ class _Replay:
             return
         dropped = [r.asked.rid for r in batch.requests if r.finish is not None or r.retracted]
         finished = self._scheduler.process_result(batch).finished
+        for name in event.get("held", list, []):
+            self._report.held_sessions += 1
+            self._scheduler.pin(name, pinned=True)
         self._compare("skipped", event.get("skipped", list, []), dropped)
         self._compare("fin", event.get("fin", list), [request.asked.rid for request in finished])
         self._compare(

@@ -2,7 +2,7 @@
 
 SGLang pins the row of an idle session, so a pool full of them would stop the queue. Here a candidate of the queue, the
 next chunk of a prompt and the next token of running requests may each have idle sessions released, if that makes room
-for them; so may a candidate that finds no free row.
+for them; so may a candidate that finds no free row. A session that is held stays.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sqreal.plugin.wish import fork_of
 
 _DOORS = versions.doors()
 _ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _CLIP = 4096  # SGLang's CLIP_MAX_NEW_TOKENS: admission reserves no more output than this for one request
 
 Original = Callable[..., Any]
@@ -32,6 +33,7 @@ class Admission:
     def hooks(self) -> list[Hook]:
         """The methods of SGLang that are widened."""
         return [
+            Hook(f"{_SCHEDULER}.get_next_batch_to_run", "self running_batch last_batch", self.round),
             *_DOORS.admission_hooks(self.seats),
             Hook(f"{_ADDER}.add_one_req", "self req has_chunked_req truncation_align_size", self.candidate),
             Hook(f"{_ADDER}.add_chunked_req", "self req", self.chunk),
@@ -41,6 +43,11 @@ class Admission:
                 self.decode,
             ),
         ]
+
+    def round(self, original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        """A scheduling round begins: sessions that were held long enough may be released in it."""
+        scheduler.tree_cache.session.end_holds()
+        return original(scheduler, *args, **kwargs)
 
     def candidate(self, original: Original, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
         """The queue's next request: make room for it if idle sessions can, then let SGLang decide."""
@@ -52,7 +59,7 @@ class Admission:
             self._admitted += 1
             slot = adder.tree_cache.session.borrowed_slot(req)
             if slot is not None:
-                slot.busy = True
+                slot.busy, slot.held_until = True, None
         return answer
 
     def chunk(self, original: Original, adder: Any, req: Any) -> Any:
@@ -158,5 +165,5 @@ NEEDS = (
         _ADDER,
         "tree_cache can_run_list new_chunked_req rem_chunk_tokens page_size is_hybrid_swa ceil_paged_tokens _lock_node",
     ),
-    Need("sglang.srt.managers.scheduler.Scheduler", "waiting_queue"),
+    Need(_SCHEDULER, "waiting_queue tree_cache"),
 )

@@ -28,6 +28,7 @@ class Conversation:
         self.waiting: list[Span] = []
         self.forks: dict[str, int] = {}
         self.forked: int | None = None
+        self.hold_s = 0.0  # seconds after its turn in which it is not released
         self.transcript = Transcript()
         self.turn: Any = None  # the request of its last turn that entered the queue
 
@@ -64,7 +65,7 @@ class Conversation:
 
     def begin(self, wish: Wish, tokens: int) -> None:
         """A turn is about to come; when none was completed before it is the first, and sends all there is."""
-        self.forked = wish.forked
+        self.forked, self.hold_s = wish.forked, wish.hold_s
         if not self.begun:
             self.history, self.waiting = History(), []
             self.first = wish.publish if wish.publish is not None else tokens

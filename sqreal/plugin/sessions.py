@@ -1,11 +1,13 @@
 """The sessions of a server with in-place eviction: SGLang's streaming sessions, with four things more.
 
 A session's row of KV can be *cut* between turns, *forked* (read up to a point by another request), *released* while it
-is idle, and *outlive* its session for the forks that read it. An aborted or retracted turn loses the row.
+is idle, and *outlive* its session for the forks that read it. An aborted or retracted turn loses the row. A turn may ask
+that the idle session is *held* for a while after it: then it is not released, but it may be closed.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -41,6 +43,7 @@ class Slot(_DOORS.Row):  # type: ignore[misc,name-defined]  # SGLang's class, un
     busy: bool = True  # does a turn that was admitted run on it?
     rested: int = 0  # when it became idle last, in ends of turns
     readers: list[Reader] = field(default_factory=list)
+    held_until: float | None = None  # seconds of the monotonic clock; not released before, while it is idle
 
     @property
     def shift(self) -> int:
@@ -112,6 +115,8 @@ class Sessions(_DOORS.Rows):  # type: ignore[misc,name-defined]  # as above
         if req.finished_reason is not None and not aborted:
             self._ends += 1
             slot.busy, slot.rested, slot.conversation.forked = False, self._ends, None
+            if slot.conversation.hold_s:
+                self.hold(req.session.session_id, time.monotonic() + slot.conversation.hold_s)
             return False
         session = req.session
         self.give_back(req, slot, aborted=aborted)
@@ -187,8 +192,12 @@ class Sessions(_DOORS.Rows):  # type: ignore[misc,name-defined]  # as above
     # Between turns.
 
     def idle(self) -> list[tuple[str, Slot]]:
-        """Sessions whose row nobody runs on or reads, the least recently used first."""
-        found = [(name, slot) for name, slot in self.slots.items() if not slot.busy and not slot.readers]
+        """Sessions whose row nobody runs on, reads or holds, the least recently used first."""
+        found = [
+            (name, slot)
+            for name, slot in self.slots.items()
+            if not slot.busy and not slot.readers and slot.held_until is None
+        ]
         return sorted(found, key=lambda each: each[1].rested)
 
     def idle_tokens(self) -> int:
@@ -196,6 +205,21 @@ class Sessions(_DOORS.Rows):  # type: ignore[misc,name-defined]  # as above
         page = self.cache.page_size
         resting = [*self.left, *(slot for slot in self.slots.values() if not slot.busy)]
         return sum(-(-slot.allocated // page) * page - slot.protected for slot in resting)
+
+    def hold(self, name: str, until: float) -> None:
+        """Keep an idle session whatever the pressure, until its time, its close, or its next turn's admission."""
+        self.slots[name].held_until = until
+
+    def let_go(self, name: str) -> None:
+        """A held session may be released again."""
+        self.slots[name].held_until = None
+
+    def end_holds(self) -> None:
+        """Let go of those whose time is over."""
+        now = time.monotonic()
+        for name, slot in self.slots.items():
+            if slot.held_until is not None and slot.held_until <= now:
+                self.let_go(name)
 
     def release_idle(self, name: str) -> None:
         """Free an idle session's row to make room; its next turn computes its tokens anew."""

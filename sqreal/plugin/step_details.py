@@ -34,6 +34,8 @@ class StepDetails:
             hook(f"{_BATCH}.retract_decode", versions.signature("ScheduleBatch.retract_decode"), self._retract),
             *(hook(*each) for each in _DOORS.detail_hooks(self)),
             hook(f"{SESSIONS}.release_idle", "self name", self._release_idle),
+            hook(f"{SESSIONS}.hold", "self name until", self._hold),
+            hook(f"{SESSIONS}.let_go", "self name", self._let_go),
         ]
 
     # Admission tests and retractions.
@@ -131,6 +133,14 @@ class StepDetails:
     def _release_idle(self, original: Original, sessions: Any, name: str) -> None:
         original(sessions, name)
         self._log.detail("released", name)
+
+    def _hold(self, original: Original, sessions: Any, name: str, until: float) -> None:
+        original(sessions, name, until)
+        self._log.detail("held", name)
+
+    def _let_go(self, original: Original, sessions: Any, name: str) -> None:
+        original(sessions, name)
+        self._log.detail("let_go", name)
 
     def touch(self, original: Original, tree: Any, key: Any) -> None:
         """A prefix counts as used."""

@@ -22,8 +22,11 @@ PUBLISH = "sqreal_publish"
 """Of a session's first turn: how many of its tokens other sessions may share; they are never dropped."""
 FORKED = "sqreal_forked"
 """Of a session's turn: a fork of its first n tokens will follow, so they stay readable until it came."""
+HOLD = "sqreal_hold_s"
+"""Of a session's turn: seconds after it in which the idle session is not released, whatever the pressure."""
 
 _MOST_SPANS = 4096
+_LONGEST_S = 86_400.0  # a day: what is held for longer is a leak
 
 
 class Fork(NamedTuple):
@@ -41,6 +44,7 @@ class Wish(NamedTuple):
     forked: int | None = None
     fork: Fork | None = None
     chat: ChatTurn | None = None
+    hold_s: float = 0.0
 
 
 NOTHING = Wish()
@@ -54,7 +58,7 @@ def read(params: Any, *, session: str | None, tokens: int) -> Wish:
         raise WishError(f"custom_params: {short(params)} is not an object of names and values")
     if not words(params):
         return NOTHING
-    for key in (DROP, PUBLISH, FORKED, CHAT):
+    for key in (DROP, PUBLISH, FORKED, CHAT, HOLD):
         if session is None and params.get(key) is not None and (key != CHAT or params.get(FORK) is None):
             raise WishError(f"{key}: is for a session's turn; send session_params with the session's id")
     if session is not None and params.get(FORK) is not None:
@@ -69,6 +73,7 @@ def read(params: Any, *, session: str | None, tokens: int) -> Wish:
         _size(FORKED, params.get(FORKED), LARGEST),
         None if params.get(FORK) is None else _fork(params[FORK], tokens),
         None if params.get(CHAT) is None else chat_turn.read(params[CHAT], tokens),
+        _seconds(params.get(HOLD)),
     )
 
 
@@ -76,7 +81,7 @@ def words(params: Any) -> list[str]:
     """The names in a request's `custom_params` that ask something of sessions."""
     if not isinstance(params, Mapping):
         return []
-    return [key for key in (DROP, FORK, PUBLISH, FORKED, CHAT) if params.get(key) is not None]
+    return [key for key in (DROP, FORK, PUBLISH, FORKED, CHAT, HOLD) if params.get(key) is not None]
 
 
 def fork_of(req: Any) -> Fork | None:
@@ -128,3 +133,11 @@ def _size(key: str, value: Any, most: int) -> int | None:
     if not whole(value) or not 0 < value <= most:
         raise WishError(f"{key}: {short(value)} is not a whole number from 1 to {most}")
     return int(value)
+
+
+def _seconds(value: Any) -> float:
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_S:
+        raise WishError(f"{HOLD}: {short(value)} is not a number of seconds from 0 to {_LONGEST_S:g}")
+    return float(value)

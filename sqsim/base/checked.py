@@ -58,5 +58,7 @@ class Checked(BaseModel, metaclass=_Calls):
         """Copy it; unlike pydantic's own, with `update` checked as new values are."""
         if not update:
             return super().model_copy(deep=deep)
-        kept = {name: getattr(self, name) for name in self.model_fields_set}
+        words = self.model_dump(mode="json", exclude_unset=True)  # None is written as a word: auto, all
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        kept = {name: words[name] if value is None else value for name, value in values.items()}
         return type(self)(**{**kept, **update})

@@ -14,12 +14,10 @@ times in closed form (ramp.py): the same state, times and rows as one by one, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf
 
-import simpy
-
 from sqsim.des.clock import Clock
+from sqsim.des.server import Submission
 from sqsim.des.step_log import StepLog
 from sqsim.errors import RunError
 from sqsim.models.batch import Batch, Stretch
@@ -50,36 +48,6 @@ def _in_time(now_s: float) -> float:
 
 _Launched = tuple[Batch, float]
 """A batch, and the second at which its forward step ends."""
-
-
-@dataclass(slots=True, eq=False)
-class Submission:
-    """A request at the engine, and when it got where. `done` carries None, or the name of the failure.
-
-    `first_token`, for who waits for it, comes with the first token, or with the end where there is none.
-    """
-
-    request: Request
-    submit_s: float
-    done: simpy.Event
-    first_token: simpy.Event | None = None
-    admit_s: float | None = None
-    first_token_s: float | None = None
-    end_s: float | None = None
-    replica: int = 0  # where it was served
-
-    def start(self, now_s: float) -> None:
-        """The first token is out."""
-        self.first_token_s = now_s
-        if self.first_token is not None:
-            self.first_token.succeed()
-
-    def end(self, now_s: float, failure: str | None) -> None:
-        """It is over."""
-        self.end_s = now_s
-        if self.first_token is not None and self.first_token_s is None:
-            self.first_token.succeed()
-        self.done.succeed(failure)
 
 
 class Engine:
@@ -137,11 +105,6 @@ class Engine:
         return submission
 
     @property
-    def kv_usage(self) -> float:
-        """The part of its KV slots that is neither free nor evictable now, from 0 to 1."""
-        return self._scheduler.usage().used / self._scheduler.limits.kv_capacity
-
-    @property
     def unfinished(self) -> int:
         """Requests that run or wait here."""
         return len(self._live)
@@ -178,6 +141,12 @@ class Engine:
     def has_session(self, session: str) -> bool:
         """Whether a session holds KV now."""
         return self._scheduler.has_session(session)
+
+    def kv_usage(self) -> float:
+        """Share (0 to 1) of the KV slots that are neither free nor evictable, of the fuller pool: SGLang's token_usage."""
+        limits, usage = self._scheduler.limits, self._scheduler.usage()
+        full = usage.used / limits.kv_capacity
+        return full if limits.swa_capacity is None else max(full, usage.swa_used / limits.swa_capacity)
 
     def act(self) -> None:
         """End a batch that is due, then, behind whatever that causes at this instant, form the next one."""

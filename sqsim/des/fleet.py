@@ -10,7 +10,8 @@ from math import inf
 from typing import Literal
 
 from sqsim.des.clock import Clock
-from sqsim.des.engine import Engine, Submission
+from sqsim.des.engine import Engine
+from sqsim.des.server import Submission
 from sqsim.models.request import Request
 
 Choice = Literal["round_robin", "least_loaded"]
@@ -38,15 +39,9 @@ class Fleet:
         due_s = self.due_s
         next(engine for engine in self._engines if engine.due_s == due_s).act()
 
-    @property
-    def kv_usage(self) -> float:
-        """That of the replica to which the next request would go."""
-        return self._following.kv_usage
-
     def submit(self, request: Request, *, tell_first_token: bool = False) -> Submission:
         """Hand a request to a replica."""
-        engine = self._following
-        self._next += 1
+        engine = self._choose()
         request.trail = None  # it may lead into another replica's tree
         submission = engine.submit(request, tell_first_token=tell_first_token)
         if not submission.done.triggered:
@@ -60,31 +55,23 @@ class Fleet:
         if submission in self._home:
             self._home[submission].cancel(submission)
 
-    def drop(self, session: str, spans: Sequence[tuple[int, int]]) -> int:
-        """There are no sessions."""
-        raise AssertionError(f"session {session} behind a router without affinity: {spans}")
-
-    def pin(self, session: str, *, pinned: bool) -> None:
-        """There are no sessions."""
-        raise AssertionError(f"session {session} behind a router without affinity: {pinned}")
-
-    def close_session(self, session: str) -> None:
-        """There are no sessions."""
-        raise AssertionError(f"session {session} behind a router without affinity")
-
-    def has_session(self, session: str) -> bool:
-        """There are no sessions."""
-        raise AssertionError(f"session {session} behind a router without affinity")
+    def kv_usage(self) -> float:
+        """KV in use on the replica that would get the next request."""
+        return self._engines[self._chosen()].kv_usage()
 
     def _forget(self, submission: Submission) -> None:
         del self._home[submission]
 
-    @property
-    def _following(self) -> Engine:
-        """Where the next request goes."""
+    def _choose(self) -> Engine:
+        chosen = self._chosen()
+        self._next = (chosen + 1) % len(self._engines)
+        return self._engines[chosen]
+
+    def _chosen(self) -> int:
+        """Number of the replica that the next request goes to."""
         if self._choice == "least_loaded":
-            return min(self._engines, key=lambda engine: (engine.unfinished, engine.replica))
-        return self._engines[self._next % len(self._engines)]
+            return min(range(len(self._engines)), key=lambda number: (self._engines[number].unfinished, number))
+        return self._next
 
 
 def horizon(clock: Clock, engines: Sequence[Engine], replica: int) -> Callable[[], float]:

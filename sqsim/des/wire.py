@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 
 import simpy
 
-from sqsim.des.engine import Engine, Submission
-from sqsim.des.fleet import Fleet
+from sqsim.des.server import Server, Submission
 from sqsim.models.profile import ClientTerm
 from sqsim.models.request import Request
 
 
 class Wire:
-    """An engine behind a network: requests and news travel, times are those that the agent sees.
+    """A server behind a network: requests and news travel, times are those that the agent sees.
 
-    Sessions are dropped and closed at once: what an agent says of a session it says with its next request.
+    Sessions are dropped and closed at once, at the engine: what an agent says of a session it says with its next request.
     """
 
-    def __init__(self, env: simpy.Environment, engine: Engine | Fleet, delays: ClientTerm) -> None:
+    def __init__(self, env: simpy.Environment, server: Server, delays: ClientTerm) -> None:
         self._env = env
-        self._engine = engine
+        self._server = server
         self._delays = delays
         self._far: dict[Submission, Submission] = {}
 
@@ -35,35 +34,18 @@ class Wire:
         """Abort a request, as soon as the word of it has travelled."""
         self._after(self._delays.request_s, lambda: self._cancel(near))
 
-    def drop(self, session: str, spans: Sequence[tuple[int, int]]) -> int:
-        """Clear spans of an idle session in place; tokens freed."""
-        return self._engine.drop(session, spans)
-
-    def close_session(self, session: str) -> None:
-        """Free what a session holds."""
-        self._engine.close_session(session)
-
-    def pin(self, session: str, *, pinned: bool) -> None:
-        """Keep an idle session whatever the pressure, or let it go again."""
-        self._engine.pin(session, pinned=pinned)
-
-    def has_session(self, session: str) -> bool:
-        """Whether a session holds KV now."""
-        return self._engine.has_session(session)
-
-    @property
     def kv_usage(self) -> float:
-        """The engine's, as of now."""
-        return self._engine.kv_usage
+        """KV in use; the agent's framework asks the server aside from requests, and at once."""
+        return self._server.kv_usage()
 
     def _cancel(self, near: Submission) -> None:
         far = self._far.get(near)
         if far is not None:
-            self._engine.cancel(far)
+            self._server.cancel(far)
 
     def _carry(self, near: Submission) -> Generator[simpy.Event, object, None]:
         yield self._env.timeout(self._delays.request_s)
-        far = self._far[near] = self._engine.submit(near.request, tell_first_token=True)
+        far = self._far[near] = self._server.submit(near.request, tell_first_token=True)
         assert far.first_token is not None
         yield far.first_token
         if far.first_token_s is not None:

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 
 import simpy
 
+from sqsim.agent.gate import GateKeeper
+from sqsim.agent.task import AgentTask, Child
 from sqsim.agents import Agents
 from sqsim.des.clock import Clock
 from sqsim.des.engine import Engine
 from sqsim.des.fleet import Fleet, horizon
-from sqsim.des.gate import GateKeeper
 from sqsim.des.load import Stripe, start_load
+from sqsim.des.runtime import Identity, SimulatedRuntime, SimulatedSignal, driven
+from sqsim.des.server import Server
+from sqsim.des.session import AgentSession
 from sqsim.des.step_log import StepLog
-from sqsim.des.task import AgentTask, Child
 from sqsim.des.wire import Wire
 from sqsim.models.tokens import Segments
 from sqsim.record import Rows
@@ -81,11 +84,15 @@ class World:
             assert router != "session_affinity", "its replicas are worlds of their own"
             self._last = Fleet(engines, router)
         delays = resolved.profile.client
-        self._door = self._last if delays is None else Wire(clock, self._last, delays)
+        self._server: Server = self._last if delays is None else Wire(clock, self._last, delays)
         self._tables = Tables(**{name: rows[name] for name in ("tasks", "turns", "aux", "evictions")})
         self._segments, self._client = Segments(), agents.client()
+        self._sessions = engines[0] if self._client.sessions else None
+        assert self._sessions is None or len(engines) == 1, "sessions live on one engine"
         gate = agents.gate(resolved.limits.kv_capacity * len(engines))
-        self._keeper = None if gate is None else GateKeeper(clock, gate)
+        self._keeper = (
+            None if gate is None else GateKeeper(gate, lambda: clock.now, lambda: SimulatedSignal(clock))
+        )
 
     def run(self, stripe: Stripe, happened: Happened, tell: Callable[[int], None]) -> None:
         """Let time pass until this stripe of the run's tasks has ended and nothing runs."""
@@ -93,7 +100,7 @@ class World:
         end_s = 0.0
 
         def start(root: Instance) -> simpy.Process:
-            process = clock.process(self._build(root, None).process())
+            process = clock.process(driven(self._build(root, None)))
             assert process.callbacks is not None
             process.callbacks.append(count_end)
             return process
@@ -113,24 +120,26 @@ class World:
             happened.paused_s += self._keeper.paused_s
 
     def _build(self, instance: Instance, parent: str | None) -> AgentTask:
-        resolved = self._resolved
-        agent = AgentTask(
-            self._clock,
-            self._door,
-            self._tables,
+        resolved, clock, sessions = self._resolved, self._clock, self._sessions
+        identity = Identity(instance.name, next(self._numbers), parent)
+        runtime = SimulatedRuntime(
+            clock,
+            self._server,
+            None if sessions is None else AgentSession(clock, sessions, f"s{identity.number}/"),
             self._client,
-            instance.name,
-            next(self._numbers),
-            self._agents.loop(
-                instance,
-                self._segments,
-                context_length=resolved.context_length,
-                tail_tokens=resolved.tail_tokens,
-                kv_usage=lambda: self._door.kv_usage,
-            ),
-            parent,
             self._keeper,
+            self._tables,
+            identity,
+            instance.task,
         )
+        loop = self._agents.loop(
+            instance,
+            self._segments,
+            context_length=resolved.context_length,
+            tail_tokens=resolved.tail_tokens,
+            kv_usage=runtime.kv_usage,
+        )
+        agent = AgentTask(runtime, loop)
         for child in instance.children:
             spawn = child.task.spawn
             assert spawn is not None, "the trace checks give every sub-agent its spawn"

@@ -42,7 +42,7 @@ class CursorView(NamedTuple):
 def unknown_usage() -> float:
     """Refuse to name a KV usage that nobody measures."""
     raise PolicyError(
-        "view.kv_usage is not known here: a real server does not tell it at a boundary; run this policy with `sqsim run`"
+        "view.kv_usage is not known: this view was made without a server; give View(..., measure=...) a function that tells it"
     )
 
 
@@ -58,8 +58,8 @@ class View(NamedTuple):
     def kv_usage(self) -> float:
         """The part of the server's KV slots that is neither free nor evictable now (SGLang's `token_usage`), from 0 to 1.
 
-        With replicas it is that of the server to which the task's next request would go. PolicyError: on a real server,
-        which does not tell it at a boundary.
+        With replicas it is that of the server to which the task's next request would go; with two pools, of the fuller one.
+        A real server is asked when a policy reads it. PolicyError: the view was made without a server.
         """
         return self.measure()
 

@@ -3,8 +3,8 @@
 Law 10: one task at a time, every turn, aux thread and eviction accounts for the tokens that the simulation accounts for.
 Law 11: twelve tasks at once in a pool that is too small; fed with the arrivals, the simulated scheduler forms every batch.
 
-`python -m tests.sqreal.conformance` runs the full matrix and writes the table in reports/conformance; with words behind it
-(`session`, `gpt-oss-page16`) those servers only.
+`python -m tests.sqreal.conformance` runs the full matrix and writes the table in reports/conformance; with words after it
+those servers (`session`, `gpt-oss-page16`) and policies (`compaction`, `pause`) only.
 """
 
 from __future__ import annotations
@@ -57,9 +57,17 @@ class Configuration:
 
     def policy(self, name: str) -> dict[str, object]:
         """A policy with what this cache does after an eviction."""
-        if self.cache == "radix" or name == "none":
-            return POLICIES[name]
-        return {**POLICIES[name], "after_eviction": "in_place"}
+        keys = POLICIES[name]
+        return (
+            {**keys, "after_eviction": "in_place"}
+            if self.cache == "session" and "after_eviction" in keys
+            else keys
+        )
+
+    @property
+    def policies(self) -> list[str]:
+        """The policies that go with its cache."""
+        return [name for name in POLICIES if self.cache == "session" or name != "pin_ttl"]
 
     @property
     def engine(self) -> dict[str, object]:
@@ -213,6 +221,8 @@ class Crowded:
     evicted_leaves: int
     retractions: int
     prefill_chunks: int
+    pauses: int
+    held_sessions: int
     differences: list[str]
 
 
@@ -274,6 +284,7 @@ def crowded(configuration: Configuration, server: Server, policy: str, directory
     )
     replay, record = _replay(run, server, time_scale=1.0)
     report, differences = _lockstep(replay, record, directory)
+    paused = record.run.get("paused", {"times": 0})
     if set(record.tasks["outcome"].to_pylist()) != {"completed"}:
         differences.append("not every task completed")
     return Crowded(
@@ -286,6 +297,8 @@ def crowded(configuration: Configuration, server: Server, policy: str, directory
         report.evicted_leaves,
         report.retractions,
         sum(record.turns["prefill_chunks"].to_pylist()),
+        paused["times"],
+        report.held_sessions,
         differences,
     )
 
@@ -321,8 +334,8 @@ TABLE = """# Is the simulated server the real one?
 
 Made by `python -m tests.sqreal.conformance`; do not edit. Real SGLang {sglang}, torch {torch}, on a CPU, tiny models with random
 weights in {dtypes}; outputs forced to the traces. A difference is a
-value that the server and the simulation do not share; there are **{differences}** in all. A run may be of some servers only; the rows of the
-others are then those of an earlier one.
+value that the server and the simulation do not share; there are **{differences}** in all. A run may be of some servers or policies only; the
+other rows are then those of an earlier one.
 
 ## Law 10: one task at a time
 
@@ -344,6 +357,17 @@ def read_table(directory: Path) -> list[Quiet | Crowded]:
     """What conformance.json holds."""
     rows = json.loads((directory / "conformance.json").read_text(encoding="utf-8"))
     return [(Quiet if row.pop("law") == 10 else Crowded)(**row) for row in rows]
+
+
+def asked(words: Sequence[str]) -> list[tuple[Configuration, list[str]]]:
+    """The servers, each with the policies, that the words choose: a policy's name, or a part of a server's."""
+    servers = [word for word in words if word not in POLICIES]
+    policies = [word for word in words if word in POLICIES] or list(POLICIES)
+    return [
+        (each, [name for name in each.policies if name in policies])
+        for each in EVERY
+        if not servers or any(word in str(each) for word in servers)
+    ]
 
 
 def write_table(found: Sequence[Quiet | Crowded], directory: Path) -> None:
@@ -380,13 +404,15 @@ def _table(found: Sequence[Quiet] | Sequence[Crowded]) -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """Run the servers whose name holds one of the words (none: all) and write the table; other rows stay as they were."""
+    """Run what the words choose (none: all) and write the table; other rows stay as they were."""
     directory = Path(__file__).parents[2] / "reports" / "conformance"
-    chosen = [each for each in EVERY if not words or any(word in str(each) for word in words)]
-    found = [each for each in read_table(directory) if each.configuration not in map(str, chosen)]
-    for configuration in chosen:
+    found = read_table(directory)
+    for configuration, policies in asked(words):
+        found = [
+            each for each in found if each.configuration != str(configuration) or each.policy not in policies
+        ]
         with tempfile.TemporaryDirectory() as work, configuration.server(Path(work)) as server:
-            for policy, (what, law) in product(POLICIES, (("quiet", quiet), ("crowded", crowded))):
+            for policy, (what, law) in product(policies, (("quiet", quiet), ("crowded", crowded))):
                 directory_of_run = Path(work) / f"{policy}-{what}"
                 directory_of_run.mkdir()
                 found.append(law(configuration, server, policy, directory_of_run))

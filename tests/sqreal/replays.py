@@ -27,7 +27,14 @@ POLICIES = {
         "aux_tokens": 20,
         "after_eviction": "reprefill",
     },
+    "compaction": {"name": "compaction", "trigger_tokens": 150, "summary_tokens": 20},
+    "pause": {"name": "pause", "above": 0.5, "below": 0.4},
+    "pin_ttl": {"name": "pin_ttl", "ttl_s": 0.05},  # of sessions: only where there are some
 }
+WITHOUT_SESSIONS = [name for name in POLICIES if name != "pin_ttl"]
+"""What goes with the radix cache too."""
+CLEARING = {"keep_last", "sidequest", "compaction"}
+"""Those that clear cursors."""
 ACCOUNTED = ("task", "turn", "prompt_tokens", "cached_tokens", "computed_tokens", "output_tokens")
 NAMED = (
     "task",

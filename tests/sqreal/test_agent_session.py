@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from sqreal.session import AgentSession
+from sqsim.models.tokens import Run
 
 
 class Doors:
@@ -20,8 +21,9 @@ class Doors:
         self.said.append(f"close {name}")
 
 
-def place(session, prompt, first=10, forked=None, restart=False):
-    return asyncio.run(session.turn(prompt, first, forked, restart=restart))
+def place(session, prompt, first=10, forked=None, restart=False, hold_s=0.0):
+    content = (Run(0, 0, prompt),)
+    return asyncio.run(session.turn(prompt, first, forked, restart=restart, content=content, hold_s=hold_s))
 
 
 def test_only_what_is_new_is_sent():
@@ -72,7 +74,29 @@ def test_a_rewritten_history_is_a_new_session():
     assert session.client.said == ["open s", "close s", "open s", "close s", "open s", "close s"]
 
 
+def test_a_turn_asks_to_be_held():
+    assert place(AgentSession(Doors(), "s"), 30, hold_s=2.5).asks == {
+        "sqreal_publish": 10,
+        "sqreal_hold_s": 2.5,
+    }
+
+
+def test_a_fork_of_a_rewritten_history_reads_what_is_the_same():
+    """The server refuses a fork that repeats other tokens than the session holds."""
+    session = AgentSession(Doors(), "s")
+    assert session.fork((Run(0, 0, 100),), 100) is None  # there is nothing to read
+    place(session, 100)
+    assert session.fork((Run(0, 0, 70), Run(1, 0, 30)), 90).fork_tokens == 70
+    assert (
+        session.fork((Run(0, 0, 100), Run(1, 0, 30)), 120).fork_tokens == 120
+    )  # what comes with the next turn too
+    asyncio.run(session.close())
+    assert session.fork((Run(0, 0, 100),), 100) is None
+
+
 def test_a_fork_is_no_turn():
-    fork = AgentSession(Doors(), "s").fork(40)
+    session = AgentSession(Doors(), "s")
+    place(session, 100)
+    fork = session.fork((Run(0, 0, 100),), 40)
     assert fork.turn_of is None
     assert fork.asks == {"sqreal_fork": {"session": "s", "tokens": 40}}

@@ -18,6 +18,7 @@ def test_what_may_be_asked():
     assert read(asked, session="s", tokens=5) == Wish((Span(10, 20), Span(30, 40)), 5, 900, None)
     fork = {"sqreal_fork": {"session": "s", "tokens": 4}}
     assert read(fork, session=None, tokens=5) == Wish(fork=Fork("s", 4))
+    assert read({"sqreal_hold_s": 2.5}, session="s", tokens=5) == Wish(hold_s=2.5)
     assert read({"sqreal_drop": [[0, 5], [5, 6]]}, session="s", tokens=1).drop == ((0, 5), (5, 6))
 
 
@@ -43,6 +44,11 @@ def test_what_may_be_asked():
         ({"sqreal_publish": 6}, "s", "6 is not a whole number from 1 to 5"),
         ({"sqreal_publish": "5"}, "s", "'5' is not a whole number"),
         ({"sqreal_forked": 0}, "s", "sqreal_forked: 0 is not a whole number"),
+        ({"sqreal_hold_s": 1}, None, "sqreal_hold_s: is for a session's turn"),
+        ({"sqreal_hold_s": -1}, "s", "sqreal_hold_s: -1 is not a number of seconds from 0 to 86400"),
+        ({"sqreal_hold_s": True}, "s", "True is not a number of seconds"),
+        ({"sqreal_hold_s": float("nan")}, "s", "nan is not a number of seconds"),
+        ({"sqreal_hold_s": 86_401}, "s", "86401 is not a number"),
         ({"sqreal_fork": "s"}, None, "sqreal_fork: 's' is not {"),
         ({"sqreal_fork": {"session": "s"}}, None, "is not {"),
         ({"sqreal_fork": {"session": 7, "tokens": 1}}, None, "session: 7 is not a session's id"),

@@ -17,19 +17,31 @@ from sqreal.errors import ServerError
 from sqreal.replay import Replay, replay
 from sqreal.server import attach
 from sqreal.stage import FaithError, check, note
+from sqsim.agent.served import Served
 from sqsim.errors import InputError, RecordError, RunError, ScenarioError
 from sqsim.metrics import metrics
 from sqsim.record_files import read_record, write_record
 from sqsim.recording import SCHEDULE
 from sqsim.scenario import load_scenario
 from sqsim.simulate import simulate
-from sqsim.task_rows import Served
 from tests.sqreal.fake_server import FakeServer, Faults, wait_until
-from tests.sqreal.replays import ACCOUNTED, EVICTED, NAMED, POLICIES, busy, family, on, rows, scenario
+from tests.sqreal.replays import (
+    ACCOUNTED,
+    CLEARING,
+    EVICTED,
+    NAMED,
+    POLICIES,
+    WITHOUT_SESSIONS,
+    busy,
+    family,
+    on,
+    rows,
+    scenario,
+)
 from tests.sqsim.tasks import chain
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", WITHOUT_SESSIONS)
 def test_a_replay_does_what_the_simulation_does(tmp_path, policy):
     """Both drive one loop: the same prompts, outputs, decisions and evictions, and the cache finds the same.
 
@@ -48,7 +60,32 @@ def test_a_replay_does_what_the_simulation_does(tmp_path, policy):
     assert rows(record.tasks, kept) == rows(simulated.tasks, kept)
     assert record.run["status"] == "complete"
     assert record.run["traces"] == simulated.run["traces"]
-    assert bool(record.evictions.num_rows) == (policy != "none")
+    assert bool(record.evictions.num_rows) == (policy in CLEARING)
+
+
+def test_agents_pause_as_they_do_in_the_simulation(tmp_path):
+    """Where no two fit, each waits for the end of the one before: whatever the speed, the same pauses and the same tokens."""
+    made = [chain(2, name=f"t{number}") for number in range(4)]
+    policy = {"name": "pause", "above": 0.001, "below": 0.001}
+    run = scenario(tmp_path, made, policy=policy, load={"concurrency": 2})
+    with FakeServer(token_s=0.0005).running() as server:
+        _, record = on(server, run)
+    simulated = simulate(run)
+    assert record.run["paused"]["times"] == simulated.run["paused"]["times"] == 3
+    assert record.run["paused"]["s"] > 0
+    assert rows(record.turns, ACCOUNTED) == rows(simulated.turns, ACCOUNTED)
+    assert metrics(record)["pauses"] == 3
+
+
+def test_a_run_that_breaks_off_keeps_what_a_paused_agent_did(tmp_path):
+    policy = {"name": "pause", "above": 0.001, "below": 0.001}
+    run = scenario(tmp_path, [chain(2, name="a"), chain(2, name="b")], policy=policy, load={"concurrency": 2})
+    with FakeServer(token_s=0.0005, faults=Faults(dies_at=WARM_UP + 1)).running() as server:
+        replaying, record = on(server, run)
+    assert isinstance(replaying.error, ServerError)
+    outcomes = {row["task"]: row["outcome"] for row in record.tasks.to_pylist()}
+    assert outcomes == {"a": "server_lost", "b": "server_lost"}
+    assert record.turns["task"].to_pylist() == ["a", "a"]
 
 
 def test_times_are_those_of_the_client_and_in_order(tmp_path):

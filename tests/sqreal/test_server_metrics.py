@@ -7,15 +7,15 @@ import pytest
 from sqreal.client import Generation
 from sqreal.replay import Replay
 from sqreal.server_metrics import COUNTERS, cross_check
-from sqsim.task_rows import Served
+from sqsim.agent.served import Served
 from tests.sqreal.fake_server import FakeServer, Faults
-from tests.sqreal.replays import POLICIES, busy, family, on, scenario
+from tests.sqreal.replays import POLICIES, WITHOUT_SESSIONS, busy, family, on, scenario
 from tests.sqsim.tasks import call, chain, task, turn
 
 WARM_UP = 9
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", WITHOUT_SESSIONS)
 def test_the_server_counts_what_the_record_says(tmp_path, policy):
     run = scenario(tmp_path, [*family(), busy()], policy=POLICIES[policy])
     with FakeServer(token_s=0.0005).running() as server:

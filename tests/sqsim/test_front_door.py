@@ -314,3 +314,9 @@ def test_a_comparison_prints_values_units_and_changes():
     assert ["output_tokens", "tokens", value, value, "0"] in [line.split() for line in lines]
     assert ["scenario.policy.name", "sidequest", "none"] in [line.split() for line in lines]
     assert "- every number is simulated" in lines
+
+
+def test_a_part_copied_with_a_change_keeps_what_is_auto():
+    engine = sqsim.Scenario(traces="t.jsonl", engine={"kernel_costs": "auto", "kv_capacity": "auto"}).engine
+    changed = engine.model_copy(update={"page_size": 16})
+    assert (changed.kernel_costs, changed.kv_capacity, changed.page_size) == (None, None, 16)

@@ -338,6 +338,6 @@ def test_a_policy_that_needs_more_than_is_free_is_tried_as_that():
 
 def test_kv_usage_is_refused_where_nobody_measures_it():
     with pytest.raises(
-        PolicyError, match=r"view\.kv_usage is not known here: .*run this policy with `sqsim run`"
+        PolicyError, match=r"view\.kv_usage is not known: .*give View\(\.\.\., measure=\.\.\.\)"
     ):
         _ = View(0, 0, ()).kv_usage

@@ -8,10 +8,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+import simpy
 
+from sqsim.des.fleet import Fleet
+from sqsim.des.runtime import SimulatedRuntime
+from sqsim.des.server import Submission
 from sqsim.draws import uniform
 from sqsim.errors import ScenarioError
 from sqsim.metrics import floats, metrics
+from sqsim.models.request import Asked, Request
+from sqsim.models.tokens import Run
 from sqsim.record import TABLES
 from sqsim.record_files import read_record, write_record
 from sqsim.scenario import make_scenario
@@ -182,3 +188,42 @@ def test_twice_the_kv_never_serves_less(tmp_path, cache, policy):
         speed.append(metrics(found)["output_tok_s"])
     for less, more in itertools.pairwise(speed):
         assert more >= 0.99 * less, speed
+
+
+class Loaded:
+    """An engine of which only its load is asked."""
+
+    def __init__(self, replica: int, unfinished: int, usage: float) -> None:
+        self.replica, self.unfinished, self.usage = replica, unfinished, usage
+
+    def kv_usage(self) -> float:
+        return self.usage
+
+    def submit(self, request, **_):
+        done = simpy.Environment().event()
+        done.succeed()
+        return Submission(request, 0.0, done, replica=self.replica)
+
+
+def test_kv_usage_is_that_of_the_replica_that_the_next_request_goes_to():
+    engines = [Loaded(0, 3, 0.7), Loaded(1, 2, 0.4)]
+    assert Fleet(engines, "least_loaded").kv_usage() == 0.4
+    fleet = Fleet(engines, "round_robin")
+    for replica in (0, 1, 0):
+        assert fleet.kv_usage() == engines[replica].usage
+        assert fleet.submit(Request(Asked("r", (Run(0, 0, 5),), (Run(1, 0, 1),), 1))).replica == replica
+
+
+def test_kv_usage_between_turns_is_what_the_session_holds(tmp_path, monkeypatch):
+    """Known answer: one agent, alone; the tree's part of its row is locked, so all that is resident counts."""
+    seen = []
+    tools = SimulatedRuntime.tools
+
+    def asking(runtime, wait_s):
+        seen.append(runtime.kv_usage())
+        return tools(runtime, wait_s)
+
+    monkeypatch.setattr(SimulatedRuntime, "tools", asking)
+    record = run([chain(4)], tmp_path, engine={**SMALL, "cache": "session"}, load={"concurrency": 1})
+    resident = record.turns["resident_tokens_after"].to_pylist()[:-1]
+    assert seen == [tokens / SMALL["kv_capacity"] for tokens in resident]

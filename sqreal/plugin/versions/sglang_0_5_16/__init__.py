@@ -35,6 +35,7 @@ _TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
 _ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
 
 NEEDS = (
+    Need("sglang.srt.managers.schedule_batch.ScheduleBatch", "is_empty batch_is_full"),
     Need(
         _TREE,
         "session match_prefix cache_unfinished_req cache_finished_req dec_lock_ref token_to_kv_pool_allocator"

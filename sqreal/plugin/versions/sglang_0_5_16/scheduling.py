@@ -182,6 +182,10 @@ def admission_hooks(seats: Callable[..., int]) -> list[Hook]:
     def passes(original: Callable[..., Any], scheduler: Any, running_batch: Any) -> Any:
         nonlocal ordered
         ordered = False
+        if running_batch.is_empty():
+            # As 0.5.23 does: only a request that leaves opens the queue again, and here nobody is left to leave. So a
+            # request that waits for memory that is held would wait for ever.
+            running_batch.batch_is_full = False
         return original(scheduler, running_batch)
 
     def orders(original: Callable[..., Any], policy: Any, waiting_queue: Any, running_batch: Any) -> Any:
