@@ -96,8 +96,8 @@ def _request(number: int) -> Any:
 
 def write_mooncake(number: int, folder: Path) -> Path:
     """Write the same requests with the same arrivals as Mooncake lines, each with block ids of its own."""
-    from sqsim.scenario_parts import RateLoad  # noqa: PLC0415
-    from sqsim.workload import _at_rate  # noqa: PLC0415
+    from sqsim.scenario.parts import RateLoad  # noqa: PLC0415
+    from sqsim.scenario.workload import _at_rate  # noqa: PLC0415
 
     path, blocks = folder / f"mooncake-{number}.jsonl", -(-PROMPT // BLOCK)
     with path.open("w") as file:
@@ -118,9 +118,9 @@ def write_mooncake(number: int, folder: Path) -> Path:
 
 def run_case(name: str, trace: str, out: str) -> dict[str, Any]:
     """Run a case and say what it cost."""
-    from sqsim.record_files import read_record  # noqa: PLC0415
-    from sqsim.scenario import make_scenario  # noqa: PLC0415
-    from sqsim.simulate import Simulation  # noqa: PLC0415
+    from sqsim.record.files import read_record  # noqa: PLC0415
+    from sqsim.scenario.scenario import make_scenario  # noqa: PLC0415
+    from sqsim.simulation.simulate import Simulation  # noqa: PLC0415
 
     imported = _resident_mib()
     case = CASES[name]

@@ -25,9 +25,9 @@ from typing import Any
 
 import httpx
 
-from sqreal.server import start
-from sqreal.server_options import ServerOptions
-from sqreal.tiny_models import write_tiny_model
+from sqreal.server.options import ServerOptions
+from sqreal.server.server import start
+from sqreal.setup.tiny_models import write_tiny_model
 
 COSTS = "STEP_LOG_COSTS"  # environment of the server: the file for what each step cost
 STEPS, STOP, PROMPT = 300, 2, 16

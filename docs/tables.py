@@ -13,12 +13,12 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from sqsim import record
 from sqsim.base.part import Part, Word
-from sqsim.metrics import DEFINITIONS
 from sqsim.policies import BUILT_IN
-from sqsim.scenario import Scenario
-from sqsim.scenario_parts import LOADS, Engine
+from sqsim.record import schema as record
+from sqsim.record.metrics import DEFINITIONS
+from sqsim.scenario.parts import LOADS, Engine
+from sqsim.scenario.scenario import Scenario
 
 HERE = Path(__file__).parent
 _TABLE = re.compile(r"(<!-- table (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -68,7 +68,7 @@ def _metrics() -> Iterator[str]:
 
 
 def _columns() -> Iterator[str]:
-    """One item a table; what stands in brackets is the comment beside the column in sqsim/record.py."""
+    """One item a table; what stands in brackets is the comment beside the column in sqsim/record/schema.py."""
     sections = re.split(r"^([A-Z]+) = _schema\(\n", inspect.getsource(record), flags=re.MULTILINE)
     sources = dict(zip(sections[1::2], sections[2::2], strict=True))
     for name, schema in record.TABLES.items():
@@ -76,7 +76,7 @@ def _columns() -> Iterator[str]:
         shown = []
         for column in schema:
             found = re.search(rf'^    \("{column.name}", .*\),(?:  # (.*))?$', source, re.MULTILINE)
-            assert found is not None, f"column {column.name} of {name} has a line of its own in record.py"
+            assert found is not None, f"column {column.name} of {name} has a line of its own in schema.py"
             mark = "?" if column.nullable else ""
             shown.append(f"`{column.name}{mark}`" + (f" ({found[1]})" if found[1] else ""))
         yield f"- **{name}.parquet**: {', '.join(shown)}"

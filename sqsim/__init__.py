@@ -19,13 +19,11 @@ Everything below is imported on first use, so that `import sqsim` costs next to 
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sqsim.compare.runs import compare
+    from sqsim.comparison.runs import compare
     from sqsim.errors import (
         InputError,
         Interrupted,
@@ -37,11 +35,11 @@ if TYPE_CHECKING:
         SqsimError,
         TraceError,
     )
-    from sqsim.metrics import metrics
     from sqsim.policies.base import Policy, View
-    from sqsim.record import RunRecord
-    from sqsim.scenario import Scenario, load_scenario
-    from sqsim.simulate import simulate
+    from sqsim.record.metrics import metrics
+    from sqsim.record.schema import RunRecord
+    from sqsim.scenario.scenario import Scenario, load_scenario
+    from sqsim.simulation.simulate import simulate
 
 __version__ = "0.2.0"
 
@@ -68,7 +66,7 @@ __all__ = [
 
 _HOMES = {
     "sqsim.policies.base": ("Policy", "View"),
-    "sqsim.compare.runs": ("compare",),
+    "sqsim.comparison.runs": ("compare",),
     "sqsim.errors": (
         "InputError",
         "Interrupted",
@@ -80,10 +78,10 @@ _HOMES = {
         "SqsimError",
         "TraceError",
     ),
-    "sqsim.metrics": ("metrics",),
-    "sqsim.record": ("RunRecord",),
-    "sqsim.scenario": ("Scenario", "load_scenario"),
-    "sqsim.simulate": ("simulate",),
+    "sqsim.record.metrics": ("metrics",),
+    "sqsim.record.schema": ("RunRecord",),
+    "sqsim.scenario.scenario": ("Scenario", "load_scenario"),
+    "sqsim.simulation.simulate": ("simulate",),
 }
 """Where each name is defined."""
 
@@ -98,13 +96,3 @@ if not TYPE_CHECKING:  # to a type checker any name would exist
 
     def __dir__() -> list[str]:
         return sorted(__all__)
-
-    class _FrontDoor(ModuleType):
-        """Keeps exported names free: Python also sets a submodule on its package, and some are called the same."""
-
-        def __setattr__(self, name: str, value: object) -> None:
-            if name in _HOME_OF and isinstance(value, ModuleType):
-                return
-            super().__setattr__(name, value)
-
-    sys.modules[__name__].__class__ = _FrontDoor

@@ -6,7 +6,7 @@
 A line as soon as it is measured: conditions first; then checks against torch, races, times against byte floors and rivals, dense
 products; the last line names what did not fit into the budget. Seconds and bytes. Exit code 1 where a kernel is wrong: its line
 says which. Needs neither sqsim's dependencies nor a network. A scenario takes the file
-as `engine.kernel_costs`; put into sqsim/models/kernel_costs/ as GPU.jsonl it is every scenario's on that GPU.
+as `engine.kernel_costs`; put into sqsim/models/cost/kernel_costs/ as GPU.jsonl it is every scenario's on that GPU.
 """
 
 from __future__ import annotations
@@ -55,12 +55,14 @@ def run(device: Any, out: TextIO, until: float) -> int:
     import torch  # noqa: PLC0415
 
     from benchmarks.gpu.kernel_bench.sizes import FULL, SMALL  # noqa: PLC0415
-    from sqsim.models.hardware import hardware  # noqa: PLC0415
+    from sqsim.models.cost.hardware import hardware  # noqa: PLC0415
 
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     gpu = "cpu" if device.type == "cpu" else next((value for key, value in GPUS.items() if key in name), None)
     if gpu is None:
-        sys.exit(f"{name}: its bandwidth is not known; add it to GPUS here and to sqsim/models/hardware.py")
+        sys.exit(
+            f"{name}: its bandwidth is not known; add it to GPUS here and to sqsim/models/cost/hardware.py"
+        )
     size = FULL if device.type == "cuda" else SMALL
     write(out, conditions(gpu, name, rehearsal=device.type == "cpu"))
     left: list[str] = []

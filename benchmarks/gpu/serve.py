@@ -27,11 +27,11 @@ from typing import Any, TextIO
 
 import httpx
 
-from sqreal.install import cuda_devices
 from sqreal.plugin.versions import TESTED_VERSIONS
-from sqreal.server import Server, ServerOptions, start
-from sqreal.tiny_models import TINY_MODELS, write_tiny_model
-from sqsim.models.known_models import KNOWN_MODELS
+from sqreal.server.server import Server, ServerOptions, start
+from sqreal.setup.install import cuda_devices
+from sqreal.setup.tiny_models import TINY_MODELS, write_tiny_model
+from sqsim.models.cost.known_models import KNOWN_MODELS
 
 SCHEMA = "sqreal-serve/1"
 LAUNCHER = (sys.executable, "-m", "sglang.launch_server")

@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 from make_calibration import HERE, KEEP_LAST, scenario, tasks
 
-from sqreal.replay import Replay
-from sqreal.server import options_of, start
-from sqsim.bands import bands
-from sqsim.calibrate import calibrate
-from sqsim.metrics import metrics
-from sqsim.models.profile import profile_text
-from sqsim.record_files import read_record, write_record
-from sqsim.recording import SCHEDULE
-from sqsim.scenario import Scenario
+from sqreal.replay.replay import Replay
+from sqreal.server.server import options_of, start
+from sqsim.experiments.intervals import bands
+from sqsim.fidelity.calibrate import calibrate
+from sqsim.fidelity.recording import SCHEDULE
+from sqsim.models.cost.profile import profile_text
+from sqsim.record.files import read_record, write_record
+from sqsim.record.metrics import metrics
+from sqsim.scenario.scenario import Scenario
 from sqsim.trace.schema import Task
 from sqsim.trace.store import write_tasks
 

@@ -21,15 +21,15 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from sqreal.replay import Replay
-from sqreal.server import options_of, start
-from sqsim.bands import bands
-from sqsim.calibrate import calibrate
-from sqsim.metrics import metrics
-from sqsim.models.profile import profile_text
-from sqsim.record_files import read_record, write_record
-from sqsim.recording import SCHEDULE
-from sqsim.scenario import Scenario, make_scenario
+from sqreal.replay.replay import Replay
+from sqreal.server.server import options_of, start
+from sqsim.experiments.intervals import bands
+from sqsim.fidelity.calibrate import calibrate
+from sqsim.fidelity.recording import SCHEDULE
+from sqsim.models.cost.profile import profile_text
+from sqsim.record.files import read_record, write_record
+from sqsim.record.metrics import metrics
+from sqsim.scenario.scenario import Scenario, make_scenario
 from sqsim.trace.schema import Answer, Call, Carries, Prefix, Question, Source, Task, Turn
 from sqsim.trace.store import write_tasks
 

@@ -20,9 +20,9 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
-from sqreal.client import Call, Client
-from sqreal.server import ServerOptions, start
-from sqreal.tiny_models import write_tiny_model
+from sqreal.server.client import Call, Client
+from sqreal.server.server import ServerOptions, start
+from sqreal.setup.tiny_models import write_tiny_model
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent)]

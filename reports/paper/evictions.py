@@ -19,13 +19,13 @@ from typing import Any
 
 import joblib
 
-from sqsim.metrics import metrics, regret_tokens
-from sqsim.record import RunRecord
-from sqsim.scenario import make_scenario
-from sqsim.simulate import simulate
+from sqsim.base.workers import end_with
+from sqsim.record.metrics import metrics, regret_tokens
+from sqsim.record.schema import RunRecord
+from sqsim.scenario.scenario import make_scenario
+from sqsim.simulation.simulate import simulate
 from sqsim.trace.store import write_tasks
 from sqsim.trace.synthesis import synthesise
-from sqsim.workers import end_with
 
 HERE = Path(__file__).parent
 FILE, PAGE = HERE / "evictions.json", HERE / "EVICTIONS.md"

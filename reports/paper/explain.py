@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import RBFInterpolator
 from scipy.stats import qmc
 
-from sqsim.workers import end_with
+from sqsim.base.workers import end_with
 
 HERE = Path(__file__).parent
 FILE = HERE / "explanations.json"
@@ -192,7 +192,7 @@ def main() -> None:
     runs.take(qmc.Sobol(len(w.UNKNOWNS), seed=0).random(DESIGN), COARSE_TASKS, "design")
     for number in range(ROUNDS):
         if number == 6:
-            ours: w.World = {"experts": "bf16moe-sglang", "baseline_cache": "radix", "recall": 1.0}
+            ours: w.Cluster = {"experts": "bf16moe-sglang", "baseline_cache": "radix", "recall": 1.0}
             runs.take([w.shares({**ours, **one}) for one in BY_HAND], COARSE_TASKS, "by hand")
         if not any(row["stage"] == f"round {number + 1}" for row in runs.rows):
             runs.take(propose(runs.of(COARSE_TASKS), PROPOSED, number), COARSE_TASKS, f"round {number + 1}")

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from sqsim.metrics import floats, metrics
-from sqsim.models.cost import profile
-from sqsim.scenario import make_scenario
-from sqsim.simulate import simulate
+from sqsim.models.cost.step_cost import profile
+from sqsim.record.metrics import floats, metrics
+from sqsim.scenario.scenario import make_scenario
+from sqsim.simulation.simulate import simulate
 from sqsim.trace.schema import Task
 from sqsim.trace.store import write_tasks
 from sqsim.trace.synthesis import PROFILES, Lognormal, synthesise
@@ -39,7 +39,7 @@ PUBLISHED = {
 }
 """(policy, number) -> published value."""
 
-World = Mapping[str, float | str]
+Cluster = Mapping[str, float | str]
 
 
 class Unknown(NamedTuple):
@@ -110,12 +110,12 @@ def world(point: np.ndarray) -> dict[str, float | str]:
     }
 
 
-def shares(one: World) -> np.ndarray:
+def shares(one: Cluster) -> np.ndarray:
     """The point of the unit cube that a world is."""
     return np.clip([unknown.share(one[name]) for name, unknown in UNKNOWNS.items()], 0, 1 - 1e-9)
 
 
-def tasks(one: World, number: int) -> list[Task]:
+def tasks(one: Cluster, number: int) -> list[Task]:
     """FRAMES-like tasks, longer or shorter; task i is drawn with the same luck in every world."""
     frames = PROFILES["frames"]
 
@@ -151,7 +151,7 @@ def _waiting(task: Task, factor: float) -> Task:
     return task.model_copy(update={"turns": tuple(turns)})
 
 
-def run(one: World, policy: str, at_a_time: int, number: int = TASKS) -> dict[str, float]:
+def run(one: Cluster, policy: str, at_a_time: int, number: int = TASKS) -> dict[str, float]:
     """One run of a world. With fewer tasks than the paper's the rest is added at the mean rate of those that ran."""
     cost = profile("gpt-oss-20b", "h100-sxm", f"gpt-oss-20b-h100-sxm-fa3-{one['experts']}")
     cost = cost.model_copy(
@@ -197,7 +197,7 @@ def run(one: World, policy: str, at_a_time: int, number: int = TASKS) -> dict[st
     }
 
 
-def show(one: World, number: int = TASKS) -> dict[str, dict[str, float]]:
+def show(one: Cluster, number: int = TASKS) -> dict[str, dict[str, float]]:
     """Both published runs, in this world."""
     return {policy: run(one, policy, at_a_time, number) for policy, at_a_time in AT.items()}
 

@@ -25,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from sqsim.metrics import metrics
-from sqsim.models.cost import CostModel, Curve, StepWork, profile
-from sqsim.models.geometry import geometry
-from sqsim.models.hardware import hardware
-from sqsim.scenario import make_scenario
-from sqsim.simulate import simulate
+from sqsim.models.cost.geometry import geometry
+from sqsim.models.cost.hardware import hardware
+from sqsim.models.cost.step_cost import CostModel, Curve, StepWork, profile
+from sqsim.record.metrics import metrics
+from sqsim.scenario.scenario import make_scenario
+from sqsim.simulation.simulate import simulate
 from sqsim.trace.schema import Answer, Carries, Prefix, Question, Source, Task
 from sqsim.trace.store import write_tasks
 

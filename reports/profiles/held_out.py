@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from sqsim.models.cost import CostModel, Curve, StepWork, profile
-from sqsim.models.geometry import geometry
-from sqsim.models.hardware import hardware
+from sqsim.models.cost.geometry import geometry
+from sqsim.models.cost.hardware import hardware
+from sqsim.models.cost.step_cost import CostModel, Curve, StepWork, profile
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -1,6 +1,6 @@
 """Make the measured cost profiles of gpt-oss-20b from the kernel timings in data/.
 
-    python reports/profiles/make_profiles.py            # writes sqsim/models/profiles/*.yaml
+    python reports/profiles/make_profiles.py            # writes sqsim/models/cost/profiles/*.yaml
     python reports/profiles/make_profiles.py --check    # says which differ from what is committed; writes nothing
 
 Attention is fitted by non-negative least squares on relative errors, MoE is a table. A fifth of the rows (by
@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from sqsim.models import roofline
-from sqsim.models.cost import Curve, window_pairs
-from sqsim.models.geometry import geometry
-from sqsim.models.hardware import hardware
-from sqsim.models.profile import (
+from sqsim.models.cost import roofline
+from sqsim.models.cost.geometry import geometry
+from sqsim.models.cost.hardware import hardware
+from sqsim.models.cost.profile import (
     CurveTerm,
     DecodeTerm,
     Fit,
@@ -35,6 +34,7 @@ from sqsim.models.profile import (
     Profile,
     profile_text,
 )
+from sqsim.models.cost.step_cost import Curve, window_pairs
 
 HERE = Path(__file__).parent
 PROFILES = HERE.parents[1] / "sqsim" / "models" / "profiles"

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sqsim.models.doubt import doubt
-from sqsim.models.geometry import geometry
-from sqsim.models.profile import Term, shipped_profiles
-from sqsim.recording import read_recording
-from sqsim.step_fit import Run, StepFit, fit_steps, predicted_s
-from sqsim.step_times import StepTime, step_times
+from sqsim.fidelity.recording import read_recording
+from sqsim.fidelity.step_fit import Run, StepFit, fit_steps, predicted_s
+from sqsim.fidelity.step_times import StepTime, step_times
+from sqsim.models.cost.geometry import geometry
+from sqsim.models.cost.profile import Term, shipped_profiles
+from sqsim.models.cost.uncertainty import doubt
 
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).parent / "README.md"

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sqreal.plugin.hooks import Hook, Need, PluginError, check_version, install
-from sqreal.plugin.versions import doors, signature
+from sqreal.plugin.versions import adapter, signature
 
 IN_PLACE = "SQREAL_IN_PLACE"
 FORCE_TOKENS = "SQREAL_FORCE_TOKENS"
@@ -153,7 +153,7 @@ def _install(what: Asked) -> None:
             start(scheduler)
         _log.warning("sqreal plugin: %s (SGLang %s)", what.describe(), version("sglang"))
 
-    hooks += [start_hook(started), *doors().info_hooks()]
+    hooks += [start_hook(started), *adapter().info_hooks()]
     install(hooks, needs)
     if what.cpu_attention:
         cpu_attention.install()

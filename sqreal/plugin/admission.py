@@ -12,10 +12,10 @@ from typing import Any
 
 from sqreal.plugin import versions
 from sqreal.plugin.hooks import Hook, Need
+from sqreal.plugin.request_options import fork_of
 from sqreal.plugin.sessions import Sessions, Slot
-from sqreal.plugin.wish import fork_of
 
-_DOORS = versions.doors()
+_ADAPTER = versions.adapter()
 _ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _CLIP = 4096  # SGLang's CLIP_MAX_NEW_TOKENS: admission reserves no more output than this for one request
@@ -34,7 +34,7 @@ class Admission:
         """The methods of SGLang that are widened."""
         return [
             Hook(f"{_SCHEDULER}.get_next_batch_to_run", "self running_batch last_batch", self.round),
-            *_DOORS.admission_hooks(self.seats),
+            *_ADAPTER.admission_hooks(self.seats),
             Hook(f"{_ADDER}.add_one_req", "self req has_chunked_req truncation_align_size", self.candidate),
             Hook(f"{_ADDER}.add_chunked_req", "self req", self.chunk),
             Hook(
@@ -77,7 +77,7 @@ class Admission:
 
         `found`: as many as SGLang would let it. `begins`: the pass begins; may anybody enter?
         """
-        most: int = _DOORS.micro_batch(scheduler) - running
+        most: int = _ADAPTER.micro_batch(scheduler) - running
         if begins:
             self._tried = self._admitted = 0
             return most
@@ -99,9 +99,9 @@ class Admission:
 
 def _shortage(adder: Any, req: Any) -> tuple[float, float] | None:
     """Slots and window slots that a candidate lacks, its own prefix kept (PrefillAdder.add_one_req); None: it fits."""
-    budget = _DOORS.Budget(adder)
+    budget = _ADAPTER.Budget(adder)
     new = min(max(req.sampling_params.max_new_tokens - len(req.output_ids), 0), _CLIP)
-    extend = len(req.full_untruncated_fill_ids) - _DOORS.prefix_len(req)
+    extend = len(req.full_untruncated_fill_ids) - _ADAPTER.prefix_len(req)
     with adder._lock_node(req.last_node):  # noqa: SLF001 - as add_one_req does
         if budget.fits(req, extend=extend, new=new):
             return None
@@ -111,7 +111,7 @@ def _shortage(adder: Any, req: Any) -> tuple[float, float] | None:
 
 def _chunk_fits(adder: Any, req: Any) -> bool:
     """Whether the next chunk finds slots. Like SGLang, a single pool lets it go on beyond what is promised to others."""
-    budget = _DOORS.Budget(adder)
+    budget = _ADAPTER.Budget(adder)
     limit = min(adder.rem_chunk_tokens, int(budget.total))
     if adder.is_hybrid_swa:
         limit = min(limit, int(budget.window) - adder.page_size)
@@ -119,7 +119,7 @@ def _chunk_fits(adder: Any, req: Any) -> bool:
         limit = adder.rem_chunk_tokens
     if limit <= 0:
         return False
-    prefix: int = _DOORS.prefix_len(req)
+    prefix: int = _ADAPTER.prefix_len(req)
     end = min(len(req.full_untruncated_fill_ids), prefix + limit)
     slots = adder.ceil_paged_tokens(end) - adder.ceil_paged_tokens(prefix)
     return bool(slots <= budget.total + budget.promised)

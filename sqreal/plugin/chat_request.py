@@ -20,7 +20,7 @@ from sqreal.plugin import chat_turn, rendering, versions
 from sqreal.plugin.chat_turn import CHAT, ChatTurn, Drop
 from sqreal.plugin.checks import WishError, short
 from sqreal.plugin.hooks import Hook, Need
-from sqreal.plugin.wish import FORK
+from sqreal.plugin.request_options import FORK
 
 Original = Callable[..., Any]
 
@@ -104,7 +104,7 @@ class _Template:
     def render(self, messages: Sequence[Any], *, prompt: bool) -> list[int]:
         part = self._request.model_copy(update={"messages": list(messages)})
         try:
-            ids: list[int] = versions.doors().rendered(self._serving, part, prompt=prompt)
+            ids: list[int] = versions.adapter().rendered(self._serving, part, prompt=prompt)
         except ValueError as error:
             raise WishError(
                 f"messages: the chat template does not render the first {len(messages)} alone ({error}); use /generate"

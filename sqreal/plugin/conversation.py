@@ -8,8 +8,8 @@ from sglang.srt.managers.schedule_batch import FINISH_MATCHED_TOKEN
 
 from sqreal.plugin.checks import WishError
 from sqreal.plugin.history import History, Span, merged, whole_pages
+from sqreal.plugin.request_options import DROP, RequestOptions
 from sqreal.plugin.transcript import Transcript
-from sqreal.plugin.wish import DROP, Wish
 
 _READS = "sqreal_reads"  # attribute of a fork's request: the conversation that it reads
 
@@ -63,7 +63,7 @@ class Conversation:
             return turn.origin_input_ids + turn.output_ids
         return self._completed() if self.begun else []
 
-    def begin(self, wish: Wish, tokens: int) -> None:
+    def begin(self, wish: RequestOptions, tokens: int) -> None:
         """A turn is about to come; when none was completed before it is the first, and sends all there is."""
         self.forked, self.hold_s = wish.forked, wish.hold_s
         if not self.begun:

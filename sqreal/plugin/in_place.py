@@ -1,7 +1,7 @@
 """In-place eviction: what requests ask of their sessions is checked and carried out, and positions go on counting.
 
 A turn of a session may name spans to drop before it; what cannot go at once (a fork reads the session, or a sliding
-window still reaches the span) goes before a later turn. A fork may read a session up to a length. wish.py has the
+window still reaches the span) goes before a later turn. A fork may read a session up to a length. request_options.py has the
 words, sessions.py what becomes of the KV.
 """
 
@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from sqreal.plugin import request_options as wishes
 from sqreal.plugin import versions
-from sqreal.plugin import wish as wishes
 from sqreal.plugin.chat_turn import ChatTurn
 from sqreal.plugin.checks import WishError, short
 from sqreal.plugin.conversation import Conversation, announce_fork, fork_over
 from sqreal.plugin.history import common_prefix
 from sqreal.plugin.hooks import Hook, Need, PluginError
+from sqreal.plugin.request_options import FORK, Fork, RequestOptions, fork_of
 from sqreal.plugin.server_check import BACK_END, check_scheduler
 from sqreal.plugin.session_cache import SessionCache
 from sqreal.plugin.sessions import SHIFT, Sessions
 from sqreal.plugin.transcript import Plan, State
-from sqreal.plugin.wish import FORK, Fork, Wish, fork_of
 
 Original = Callable[..., Any]
 
-_DOORS = versions.doors()
+_ADAPTER = versions.adapter()
 
 _UNUSED = 2  # tokens of the context that SGLang leaves unused
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
@@ -35,7 +35,7 @@ def check_server(scheduler: Any) -> None:
     """Refuse, when it starts, a server whose KV the plugin does not know, by the flag that makes it so."""
     if type(scheduler.tree_cache) is not SessionCache:
         raise PluginError(f"sessions in place need their cache; start with --radix-cache-backend {BACK_END}")
-    check_scheduler(scheduler, _DOORS.parallel(scheduler), _DOORS.unserved(scheduler))
+    check_scheduler(scheduler, _ADAPTER.parallel(scheduler), _ADAPTER.unserved(scheduler))
 
 
 def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) -> None:
@@ -73,7 +73,7 @@ def _check_request(name: Any, input_ids: Any, vocabulary: int) -> None:
         )
 
 
-def _begin(scheduler: Any, session: Any, wish: Wish, recv_req: Any) -> None:
+def _begin(scheduler: Any, session: Any, wish: RequestOptions, recv_req: Any) -> None:
     """A turn is to come: drop what it and those before asked for, as far as it can go."""
     talk = scheduler.tree_cache.session.conversation(session)
     if talk.busy:
@@ -125,7 +125,7 @@ def _texts(tokenizer: Any, ids: Any) -> list[str]:
     return [str(tokenizer.decode(tokens, skip_special_tokens=skip)) for skip in (False, True)]
 
 
-def _check_plain(session: Any, wish: Wish) -> None:
+def _check_plain(session: Any, wish: RequestOptions) -> None:
     """A session of SGLang's other kind, or one that is closing, is served as by SGLang itself."""
     if wish != wishes.NOTHING:
         raise WishError(
@@ -187,7 +187,7 @@ def _forked(scheduler: Any, name: str) -> Conversation:
 
 def _refuse(scheduler: Any, recv_req: Any, fault: str) -> None:
     """Answer with status 400, as SGLang does for a session that it does not know."""
-    req = _DOORS.refused(scheduler, recv_req)
+    req = _ADAPTER.refused(scheduler, recv_req)
     req.tokenizer = scheduler.tokenizer
     req.set_finish_with_abort(fault)
     scheduler.init_req_max_new_tokens(req)
@@ -246,7 +246,7 @@ HOOKS = (
         arrived,
     ),
     Hook(f"{_SCHEDULER}._add_request_to_queue", "self req is_retracted", queued),
-    *_DOORS.queue_hooks(fork_over),
+    *_ADAPTER.queue_hooks(fork_over),
     Hook(f"{_SCHEDULER}.init_req_max_new_tokens", "self req", capped),
     Hook(
         "sglang.srt.model_executor.forward_batch_info.ForwardBatch.init_new",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sqreal.plugin.hooks import Hook, Need
-from sqreal.plugin.wish import words
+from sqreal.plugin.request_options import words
 
 
 def queued(original: Callable[..., None], scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:

@@ -11,10 +11,10 @@ from sqreal.plugin.hooks import Need
 from sqreal.plugin.server_check import BACK_END
 from sqreal.plugin.sessions import Sessions
 
-_DOORS = versions.doors()
+_ADAPTER = versions.adapter()
 
 
-class SessionCache(_DOORS.Cache):  # type: ignore[misc,name-defined]  # SGLang's class, untyped here
+class SessionCache(_ADAPTER.Cache):  # type: ignore[misc,name-defined]  # SGLang's class, untyped here
     """Plain requests are served as by SGLang's own cache."""
 
     def __init__(self, params: Any) -> None:
@@ -25,11 +25,11 @@ class SessionCache(_DOORS.Cache):  # type: ignore[misc,name-defined]  # SGLang's
 def register() -> None:
     """Make the back end known by its name, once a process."""
     if get_radix_cache_factory(BACK_END) is None:
-        register_radix_cache_backend(BACK_END, lambda context: _DOORS.create_cache(context, SessionCache))
+        register_radix_cache_backend(BACK_END, lambda context: _ADAPTER.create_cache(context, SessionCache))
 
 
 NEEDS = (
-    *_DOORS.NEEDS,
+    *_ADAPTER.NEEDS,
     Need(
         "sglang.srt.session.session_controller.Session",
         "streaming session_id req_nodes _inflight abort_req committed_origin_len committed_unpadded_len",

@@ -18,9 +18,9 @@ from sqreal.plugin.compaction import close_up
 from sqreal.plugin.conversation import Conversation, fork_over
 from sqreal.plugin.history import Span, common_prefix
 from sqreal.plugin.reader import Reader
-from sqreal.plugin.wish import Fork, fork_of
+from sqreal.plugin.request_options import Fork, fork_of
 
-_DOORS = versions.doors()
+_ADAPTER = versions.adapter()
 
 SHIFT = "sqreal_shift"
 """Attribute of a request: how many tokens before its own are gone from the row it runs on."""
@@ -35,7 +35,7 @@ class Cut(NamedTuple):
 
 
 @dataclass(eq=False)
-class Slot(_DOORS.Row):  # type: ignore[misc,name-defined]  # SGLang's class, untyped here
+class Slot(_ADAPTER.Row):  # type: ignore[misc,name-defined]  # SGLang's class, untyped here
     """A session's row of KV. Positions go on counting what was cut out of it."""
 
     conversation: Any = None
@@ -63,7 +63,7 @@ class Slot(_DOORS.Row):  # type: ignore[misc,name-defined]  # SGLang's class, un
         self.cuts = [*moved, Cut(span.start, span.tokens)]
 
 
-class Sessions(_DOORS.Rows):  # type: ignore[misc,name-defined]  # as above
+class Sessions(_ADAPTER.Rows):  # type: ignore[misc,name-defined]  # as above
     """Every row that a session holds, and every conversation, with or without a row."""
 
     def __init__(self, cache: Any) -> None:
@@ -95,7 +95,7 @@ class Sessions(_DOORS.Rows):  # type: ignore[misc,name-defined]  # as above
         setattr(req, SHIFT, 0)
         fork = fork_of(req)
         if fork is not None:
-            _DOORS.keep_private(req)
+            _ADAPTER.keep_private(req)
             return self._match_fork(fork, params)
         matched = super().try_match_prefix(params)
         if matched is not None:
@@ -107,7 +107,7 @@ class Sessions(_DOORS.Rows):  # type: ignore[misc,name-defined]  # as above
         req = params.req
         if req is None or req.session is None or not req.session.streaming:
             return params
-        return replace(params, key=_DOORS.limited(params.key, self.conversation(req.session).first))
+        return replace(params, key=_ADAPTER.limited(params.key, self.conversation(req.session).first))
 
     def lost(self, req: Any, slot: Slot) -> bool:
         """A turn gives up its row: the session keeps it when the turn is complete, else it is lost."""

@@ -9,7 +9,7 @@ from sqreal.plugin import step_state, versions
 from sqreal.plugin.event_log import EventLog
 from sqreal.plugin.hooks import Hook
 
-_DOORS = versions.doors()
+_ADAPTER = versions.adapter()
 _BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 _ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
 SESSIONS = "sqreal.plugin.sessions.Sessions"
@@ -32,7 +32,7 @@ class StepDetails:
             hook(f"{_ADDER}.add_one_req", "self req has_chunked_req truncation_align_size", self._admit),
             hook(f"{_ADDER}.add_chunked_req", "self req", self._chunk),
             hook(f"{_BATCH}.retract_decode", versions.signature("ScheduleBatch.retract_decode"), self._retract),
-            *(hook(*each) for each in _DOORS.detail_hooks(self)),
+            *(hook(*each) for each in _ADAPTER.detail_hooks(self)),
             hook(f"{SESSIONS}.release_idle", "self name", self._release_idle),
             hook(f"{SESSIONS}.hold", "self name until", self._hold),
             hook(f"{SESSIONS}.let_go", "self name", self._let_go),
@@ -41,14 +41,14 @@ class StepDetails:
     # Admission tests and retractions.
 
     def _admit(self, original: Original, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
-        test = self._test = {**step_state.admission(adder, req), **_DOORS.asked(adder, req)}
+        test = self._test = {**step_state.admission(adder, req), **_ADAPTER.asked(adder, req)}
         answer = original(adder, req, *args, **kwargs)
         self._test = None
         test["res"] = answer.name
         test["ok"] = bool(adder.can_run_list and adder.can_run_list[-1] is req)
         if test["ok"]:
-            test["extend"] = _DOORS.extend_len(req)
-            test["offset_after"] = step_state.tokens(_DOORS.Budget(adder).promised)
+            test["extend"] = _ADAPTER.extend_len(req)
+            test["offset_after"] = step_state.tokens(_ADAPTER.Budget(adder).promised)
         self._log.detail("adm", test)
         return answer
 
@@ -60,9 +60,9 @@ class StepDetails:
     def _chunk(self, original: Original, adder: Any, req: Any) -> Any:
         test = step_state.chunk(adder, req)
         more = original(adder, req)
-        test["extend"] = _DOORS.extend_len(req)
+        test["extend"] = _ADAPTER.extend_len(req)
         test["more"] = more is not None
-        test["offset_after"] = step_state.tokens(_DOORS.Budget(adder).promised)
+        test["offset_after"] = step_state.tokens(_ADAPTER.Budget(adder).promised)
         self._log.detail("adm", test)
         return more
 
@@ -107,9 +107,9 @@ class StepDetails:
 
     def leaf(self, original: Original, tree: Any, node: Any, tracker: Any) -> Any:
         """A leaf of the tree goes."""
-        before = tracker[_DOORS.FULL]
+        before = tracker[_ADAPTER.FULL]
         result = original(tree, node, tracker)
-        self._leaves.append(tracker[_DOORS.FULL] - before)
+        self._leaves.append(tracker[_ADAPTER.FULL] - before)
         return result
 
     def insert(self, original: Original, tree: Any, req: Any, *, up_to: int, **kwargs: Any) -> None:

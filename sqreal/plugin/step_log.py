@@ -1,7 +1,7 @@
 """The step log: every decision of SGLang's scheduler, in the format of the recorded schedules.
 
 The format is described beside the recordings (tests/data/sglang-schedules/README.md); `sqsim lockstep` replays it. Three
-differences to a finished recording, which `sqreal.schedule` evens out: times are those of the machine's monotonic clock,
+differences to a finished recording, which `sqreal.replay.schedule` evens out: times are those of the machine's monotonic clock,
 steps are counted since the server's start, and an event `flush_cache` says when the cache was emptied, that is, where the
 warm-up ended. `refresh` stands in every round: the counter behind rule 32; SGLang 0.5.16
 has none, and its log has no `ckpt` and `touch` either.
@@ -23,7 +23,7 @@ from sqreal.plugin.hooks import Hook, Need, PluginError
 from sqreal.plugin.session_cache import SessionCache
 from sqreal.plugin.step_details import SESSIONS, StepDetails
 
-_DOORS = versions.doors()
+_ADAPTER = versions.adapter()
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _CONTROL = ("open_session", "close_session", "pause_generation", "continue_generation")
 
@@ -42,7 +42,7 @@ class StepLog:
 
     def start(self, scheduler: Any) -> None:
         """The scheduler is ready: open the log, or refuse what it cannot describe."""
-        parallel = _DOORS.parallel(scheduler)
+        parallel = _ADAPTER.parallel(scheduler)
         if parallel.dp_size > 1 or parallel.pp_size > 1:
             raise PluginError("the step log describes one scheduler; use --dp-size 1 and --pp-size 1")
         if scheduler.disaggregation_mode.value != "null":
@@ -121,7 +121,7 @@ class StepLog:
             "run_pre": step_state.rids(running_batch.reqs),
             "full_pre": bool(running_batch.batch_is_full),
             "ratio_pre": step_state.ratio(scheduler),
-            **_DOORS.refresh_calls(scheduler),
+            **_ADAPTER.refresh_calls(scheduler),
         }
         with self._log.gather() as details:
             plan = original(scheduler, running_batch, last_batch)

@@ -9,7 +9,7 @@ from sqreal.plugin import versions
 from sqreal.plugin.hooks import Need
 from sqreal.plugin.sessions import Sessions
 
-_DOORS = versions.doors()
+_ADAPTER = versions.adapter()
 
 
 def rids(reqs: Iterable[Any]) -> list[str]:
@@ -46,7 +46,7 @@ def pools(scheduler: Any) -> dict[str, Any]:
             "protected": tree.protected_size(),
         }
     if tree.session.slots:
-        state["sess"] = {name: _DOORS.slot_lengths(slot) for name, slot in tree.session.slots.items()}
+        state["sess"] = {name: _ADAPTER.slot_lengths(slot) for name, slot in tree.session.slots.items()}
     if isinstance(tree.session, Sessions):
         state["idle"] = tree.session.idle_tokens()
     return state
@@ -98,16 +98,16 @@ def rows(batch: Any) -> list[list[Any]]:
             owned,
         ]
         for req, length, (extend, prefix) in zip(batch.reqs, lens, shares, strict=True)
-        for owned, committed, allocated in (_DOORS.lengths(req),)
+        for owned, committed, allocated in (_ADAPTER.lengths(req),)
     ]
 
 
 def admission(adder: Any, req: Any) -> dict[str, Any]:
     """An admission test as it begins; `need` and `rem` follow when the budget is asked."""
-    budget = _DOORS.Budget(adder)
+    budget = _ADAPTER.Budget(adder)
     test = {
         "rid": req.rid,
-        "prefix": _DOORS.prefix_len(req),
+        "prefix": _ADAPTER.prefix_len(req),
         "input": len(req.full_untruncated_fill_ids),
         "n_out": len(req.output_ids),
         "max_new": req.sampling_params.max_new_tokens,
@@ -125,10 +125,10 @@ def admission(adder: Any, req: Any) -> dict[str, Any]:
 
 def chunk(adder: Any, req: Any) -> dict[str, Any]:
     """The next chunk of a request that is being prefilled."""
-    budget = _DOORS.Budget(adder)
+    budget = _ADAPTER.Budget(adder)
     return {
         "rid": req.rid,
-        "prefix": _DOORS.prefix_len(req),
+        "prefix": _ADAPTER.prefix_len(req),
         "input": len(req.full_untruncated_fill_ids),
         "chunk": True,
         "rem_chunk": adder.rem_chunk_tokens,
@@ -144,7 +144,7 @@ def candidates(batch: Any) -> list[list[Any]]:
             req.rid,
             len(req.output_ids),
             len(req.origin_input_ids),
-            _DOORS.lengths(req)[1],
+            _ADAPTER.lengths(req)[1],
             req.sampling_params.max_new_tokens,
         ]
         for req in batch.reqs
@@ -154,7 +154,7 @@ def candidates(batch: Any) -> list[list[Any]]:
 def released(tree: Any, req: Any) -> dict[str, Any]:
     """A request whose KV row is given up."""
     reason = req.finished_reason
-    owned, committed, allocated = _DOORS.lengths(req)
+    owned, committed, allocated = _ADAPTER.lengths(req)
     return {
         "rid": req.rid,
         "finished": req.finished(),
@@ -169,7 +169,7 @@ def released(tree: Any, req: Any) -> dict[str, Any]:
 
 
 NEEDS = (
-    *_DOORS.NEEDS,
+    *_ADAPTER.NEEDS,
     Need(
         "sglang.srt.managers.scheduler.Scheduler",
         "waiting_queue running_batch forward_ct chunked_req new_token_ratio_tracker token_to_kv_pool_allocator"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqsim.models.tokens import Run, Segments, Tokens, concat, count, normal, whole
+from sqsim.models.serving.tokens import Run, Segments, Tokens, concat, count, normal, whole
 from sqsim.trace.schema import Answer, Prefix, Question, Reset, Turn
 
 

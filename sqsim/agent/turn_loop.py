@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 from sqsim.agent.aux_thread import TRIGGER_TOKENS, read_decision
 from sqsim.agent.context import Clearing, Context, Cursor
 from sqsim.agent.guard import Guarded
-from sqsim.models.tokens import Segments, Tokens, concat, whole
+from sqsim.models.serving.tokens import Segments, Tokens, concat, whole
 from sqsim.policies.base import CursorView, Decision, Decisions, Policy, View, unknown_usage
 from sqsim.trace.schema import Answer, Task, Turn
 

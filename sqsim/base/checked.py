@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from sqsim.base.complaints import alike, complaint
+from sqsim.base.strict_yaml import KeyPath, dotted
 from sqsim.errors import ScenarioError
-from sqsim.strict_yaml import KeyPath, dotted
 
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass

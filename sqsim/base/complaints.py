@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from sqsim.strict_yaml import show
+from sqsim.base.strict_yaml import show
 
 
 def complaint(fault: ErrorDetails) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqsim.draws import uniform
+from sqsim.base.random_streams import uniform
 from sqsim.policies.base import Decision, Script
 from sqsim.trace.references import last_uses
 from sqsim.trace.schema import Task

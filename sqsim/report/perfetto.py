@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sqsim.record import RunRecord
+from sqsim.record.schema import RunRecord
 
 Event = dict[str, Any]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from sqsim.draws import generator
+from sqsim.base.random_streams import generator
 from sqsim.errors import InputError, TraceError
 from sqsim.trace.checks import Checks
 from sqsim.trace.formats import FORMATS

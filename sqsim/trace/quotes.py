@@ -51,13 +51,13 @@ def _old_texts(value: Any, *, edits: bool) -> Iterator[str]:
 
 def _patched(patch: str) -> Iterator[str]:
     """The stretches of lines that a patch expects in the file: kept and removed ones."""
-    stretch: list[str] = []
+    macro_step: list[str] = []
     for line in [*patch.split("\n"), "@@"]:
         if line[:1] in {" ", "-"} and not line.startswith("---"):
-            stretch.append(line[1:])
-        elif line[:1] != "+" and stretch:
-            yield "\n".join(stretch)
-            stretch = []
+            macro_step.append(line[1:])
+        elif line[:1] != "+" and macro_step:
+            yield "\n".join(macro_step)
+            macro_step = []
 
 
 def _tellable(text: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sqsim.draws import generator
+from sqsim.base.random_streams import generator
 from sqsim.trace.schema import Carried, Task
 
 

@@ -142,13 +142,13 @@ class Turn(Strict):
     @property
     def tool_wait_s(self) -> float:
         """Seconds until the last tool response: a stretch of parallel calls waits for its longest, serial ones add up."""
-        total = stretch = 0.0
+        total = macro_step = 0.0
         for call in self.calls:
             if call.parallel:
-                stretch = max(stretch, call.latency_s)
+                macro_step = max(macro_step, call.latency_s)
             else:
-                total, stretch = total + stretch + call.latency_s, 0.0
-        return total + stretch
+                total, macro_step = total + macro_step + call.latency_s, 0.0
+        return total + macro_step
 
 
 class Answer(Strict):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from sqsim.draws import generator
+from sqsim.base.random_streams import generator
 from sqsim.errors import InputError
 from sqsim.trace.latency import tool_latency_s
 from sqsim.trace.references import synthesise_uses

@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.gpu import kernels as command
 from benchmarks.gpu.kernel_bench import agreement, cases, sizes
-from sqsim.models.eviction_cost import in_place_cost
-from sqsim.models.hardware import hardware
+from sqsim.models.cost.eviction_cost import in_place_cost
+from sqsim.models.cost.hardware import hardware
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

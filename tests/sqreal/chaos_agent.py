@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from itertools import product
 from time import monotonic
 
-from sqreal.client import Call, Client, Generation
 from sqreal.errors import ServerError
 from sqreal.plugin.history import Span, whole_pages
+from sqreal.server.client import Call, Client, Generation
 from tests.sqreal.chaos_state import State
 from tests.sqreal.mirror import Mirror
 from tests.sqreal.served import Served

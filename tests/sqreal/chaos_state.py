@@ -34,7 +34,7 @@ class State:
         tokens = [place[id(token)] for token in self.mirror.tokens]
         history = History()
         history.gone = list(self.history.gone)
-        mirror = Mirror(self.mirror.model, tokens, told, self.mirror.stage)
+        mirror = Mirror(self.mirror.model, tokens, told, self.mirror.run_context)
         return replace(self, mirror=mirror, history=history, waiting=list(self.waiting))
 
     def dropped(self, spans: list[Span]) -> Iterator[State]:
@@ -123,7 +123,7 @@ class State:
                 state = state.retracted()
             mirror = state.mirror
             before = Mirror(mirror.model, mirror.tokens[: len(mirror.tokens) - self.unseen + place + 1])
-            before.stage = mirror.stage
+            before.run_context = mirror.run_context
             [before.tokens[-1].id] = before.says(1)
         state.unseen = 0
         return state

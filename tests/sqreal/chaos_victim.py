@@ -6,7 +6,7 @@ import asyncio
 import random
 import sys
 
-from sqreal.client import Call, Client
+from sqreal.server.client import Call, Client
 
 SESSIONS = 4
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
-from sqreal.byte_tokenizer import BEGIN, END, encode
-from sqreal.client import Call, Client, Generation
+from sqreal.replay.byte_tokenizer import BEGIN, END, encode
+from sqreal.server.client import Call, Client, Generation
 from tests.sqreal.served import Served
 
 OUT = 6  # tokens of an answer; ignore_eos lets none end it earlier

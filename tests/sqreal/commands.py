@@ -12,10 +12,8 @@ from pathlib import Path
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_launcher.py")))
 ROOT = Path(__file__).parents[2]
-_PLAIN = "from sqreal.cli import main; main()"
-_WITH_FAKE = (
-    f"import functools, sqreal.server as s; s.start = functools.partial(s.start, launcher={FAKE!r}); {_PLAIN}"
-)
+_PLAIN = "from sqreal.cli.main import main; main()"
+_WITH_FAKE = f"import functools, sqreal.server.server as s; s.start = functools.partial(s.start, launcher={FAKE!r}); {_PLAIN}"
 
 
 @contextmanager

@@ -20,15 +20,15 @@ from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
-from sqreal.replay import Replay
-from sqreal.server import Server, ServerOptions, start
-from sqreal.tiny_models import write_tiny_model
-from sqsim import lockstep
-from sqsim.compare.accounting import accounting
-from sqsim.compare.experiment import Run
-from sqsim.record import RunRecord
-from sqsim.scenario import Scenario
-from sqsim.simulate import simulate
+from sqreal.replay.replay import Replay
+from sqreal.server.server import Server, ServerOptions, start
+from sqreal.setup.tiny_models import write_tiny_model
+from sqsim.comparison.accounting import accounting
+from sqsim.comparison.experiment import Run
+from sqsim.fidelity import lockstep
+from sqsim.record.schema import RunRecord
+from sqsim.scenario.scenario import Scenario
+from sqsim.simulation.simulate import simulate
 from sqsim.trace.schema import Question, Reset, Task
 from tests.sqreal.replays import ACCOUNTED, EVICTED, NAMED, POLICIES, rows, scenario
 from tests.sqsim.tasks import call, task, turn

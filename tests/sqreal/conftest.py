@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sqreal.errors import InstallError
-from sqreal.install import require_sglang
-from sqreal.server import ServerOptions, start
-from sqreal.tiny_models import write_tiny_model
+from sqreal.server.server import ServerOptions, start
+from sqreal.setup.install import require_sglang
+from sqreal.setup.tiny_models import write_tiny_model
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

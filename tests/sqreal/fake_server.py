@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqreal import byte_tokenizer
-from sqsim.agents import is_aux
+from sqreal.replay import byte_tokenizer
+from sqsim.scenario.agents import is_aux
 
 Headers = dict[str, str]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from sqreal.schedule import await_idle, write_schedule
+from sqreal.replay.schedule import await_idle, write_schedule
 
 STOP = 2
 WARM_UP = 3

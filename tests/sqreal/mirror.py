@@ -31,7 +31,7 @@ class Mirror:
     model: ReferenceModel
     tokens: list[Token] = field(default_factory=list)
     told: list[Token] = field(default_factory=list)  # by history position, whether or not in `tokens`
-    stage: int = 0
+    run_context: int = 0
 
     @property
     def resident(self) -> list[Token]:
@@ -49,33 +49,35 @@ class Mirror:
 
     def drop(self, start: int, stop: int) -> None:
         """History positions [start, stop) are gone from the next stage on."""
-        self.stage += 1
+        self.run_context += 1
         for token in self.told[start:stop]:
-            token.gone = min(token.gone, self.stage)
+            token.gone = min(token.gone, self.run_context)
 
     def computed(self, cached: int) -> None:
         """A turn was served of which the server had `cached` tokens: the others were computed now."""
         for token in self.resident[cached:]:
-            token.computed = self.stage
+            token.computed = self.run_context
 
     def ended(self, kv: int) -> None:
         """A turn is complete and left KV of so many resident tokens: its outputs among them were computed in it."""
         for token in self.resident[:kv]:
-            token.computed = min(token.computed, self.stage)
+            token.computed = min(token.computed, self.run_context)
 
     def lost(self) -> None:
         """The server computes what is left from position 0."""
         self.tokens = self.resident
         for position, token in enumerate(self.tokens):
-            token.position, token.computed = position, self.stage
+            token.position, token.computed = position, self.run_context
 
     def fork(self, length: int, cached: int, ids: list[int]) -> Mirror:
         """What a fork of the first `length` resident tokens sees, who read `cached` of them and sends more."""
         kept = self.resident[:length]
         last = self.tokens.index(kept[-1])
-        other = Mirror(self.model, [replace(token) for token in self.tokens[: last + 1]], stage=self.stage)
+        other = Mirror(
+            self.model, [replace(token) for token in self.tokens[: last + 1]], run_context=self.run_context
+        )
         for token in other.resident[cached:]:
-            token.computed = self.stage
+            token.computed = self.run_context
         other.tell(ids)
         return other
 
@@ -97,12 +99,12 @@ class Mirror:
     def blind(self) -> Mirror:
         """The same to somebody who has not noticed any drop: what a test must be able to tell from this one."""
         tokens = [replace(token, gone=NEVER) for token in self.tokens]
-        return Mirror(self.model, tokens, stage=self.stage)
+        return Mirror(self.model, tokens, run_context=self.run_context)
 
     def _logits(self, count: int) -> torch.Tensor:
-        stage = [token.computed if token.computed != NEVER else self.stage for token in self.tokens]
+        run_context = [token.computed if token.computed != NEVER else self.run_context for token in self.tokens]
         gone = torch.tensor([token.gone for token in self.tokens])
-        mask = gone[None] > torch.tensor(stage)[:, None]
+        mask = gone[None] > torch.tensor(run_context)[:, None]
         mask &= torch.ones_like(mask).tril()
         logits = self.model.logits(
             [token.id for token in self.tokens], [token.position for token in self.tokens], mask

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sqreal.tiny_models import write_tiny_model
+from sqreal.setup.tiny_models import write_tiny_model
 from tests.sqreal.reference_model import ReferenceModel
 
 _ALPHA = 1.702  # of the experts' activation

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import silu
 
-from sqreal.tiny_models import write_tiny_model
+from sqreal.setup.tiny_models import write_tiny_model
 
 
 def write_weights(name: str, directory: Path, seed: int = 0) -> Path:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sqreal.replay import Replay
-from sqreal.server import attach
-from sqsim.record import RunRecord
-from sqsim.scenario import Scenario, make_scenario
+from sqreal.replay.replay import Replay
+from sqreal.server.server import attach
+from sqsim.record.schema import RunRecord
+from sqsim.scenario.scenario import Scenario, make_scenario
 from sqsim.trace.schema import Parent, Spawn, Task
 from sqsim.trace.store import write_tasks
 from tests.sqreal.fake_server import FakeServer

@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from sqreal.schedule import await_idle
-from sqreal.server import Server
+from sqreal.replay.schedule import await_idle
+from sqreal.server.server import Server
 from tests.sqreal.reference_model import ReferenceModel
 
 POOL = 2048

@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from sqreal.client import Call, Client, Generation
 from sqreal.plugin.history import History, Span, merged, whole_pages
+from sqreal.server.client import Call, Client, Generation
 from tests.sqreal.mirror import NEVER, Mirror
 from tests.sqreal.served import Served
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sqreal.server import ServerOptions, start
+from sqreal.server.server import ServerOptions, start
 from tests.sqreal.reference_model import ReferenceModel
 from tests.sqreal.served import POOL, Served
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sqreal.accounting import Accounting, events
+from sqreal.replay.accounting import Accounting, events
 from sqsim.agent.served import Served
-from sqsim.recording import read_recording
+from sqsim.fidelity.recording import read_recording
 
 DATA = Path(__file__).parents[1] / "data" / "sglang-schedules"
 NAMES = ["A", "C/rep1", "D/rep1", "F/rep1", "G2", "J2", "K2", "L", "N", "O", "S1", "X1", "X7", "Y6"]

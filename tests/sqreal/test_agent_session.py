@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from sqreal.session import AgentSession
-from sqsim.models.tokens import Run
+from sqreal.replay.session import AgentSession
+from sqsim.models.serving.tokens import Run
 
 
 class Doors:

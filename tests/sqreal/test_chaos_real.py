@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sqreal.client import Call, Client
 from sqreal.plugin.history import Span
+from sqreal.server.client import Call, Client
 from tests.sqreal.chaos_agent import ChaosAgent
 from tests.sqreal.chaos_state import State
 from tests.sqreal.chaos_victim import SESSIONS

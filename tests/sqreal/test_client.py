@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from sqreal.client import Call, Client, Generation, RefusedError
 from sqreal.errors import ServerDiedError, ServerError, ServerTimeoutError
+from sqreal.server.client import Call, Client, Generation, RefusedError
 from tests.sqreal.fake_server import FakeServer, Faults
 
 CALL = Call("0/0/", [10, 11, 12], [20, 21, 22, 23], 100)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sqsim.compare.runs import compare
-from sqsim.simulate import simulate
+from sqsim.comparison.runs import compare
+from sqsim.simulation.simulate import simulate
 from tests.sqreal.fake_server import FakeServer
 from tests.sqreal.replays import on, scenario
 from tests.sqsim.tasks import call, task, turn

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sqreal import doctor, install
-from sqreal.doctor import Check, examine
 from sqreal.errors import InstallError
+from sqreal.setup import doctor, install
+from sqreal.setup.doctor import Check, examine
 
 ALL = {"sglang": "0.5.23", "torch": "2.13.0+cpu", "httpx": "0.28.1"}
 
@@ -180,7 +180,7 @@ def test_servers_may_have_a_python_of_their_own(tmp_path, monkeypatch):
     assert install.require_sglang() == "0.5.16"
     found = examine(imports=False)
     assert problems(found)["torch"] == "not installed"
-    assert f"{python} -m pip install --no-deps {Path(install.__file__).parents[1]}" in {
+    assert f"{python} -m pip install --no-deps {Path(install.__file__).parents[2]}" in {
         check.fix for check in found.checks
     }
     assert found.fix == f"unset {install.PYTHON}", "make real-cpu would install it elsewhere"

@@ -9,8 +9,8 @@ import subprocess
 
 import pytest
 
-from sqreal.port import free_port
-from sqsim.record_files import read_record
+from sqreal.server.port import free_port
+from sqsim.record.files import read_record
 from tests.sqreal.commands import command_of, eventually, servers_in, sqreal
 from tests.sqreal.fake_server import FakeServer, wait_until
 from tests.sqreal.replays import scenario
@@ -195,7 +195,7 @@ def test_a_full_disk_ends_a_run_by_name_and_leaves_no_half_record(run_file, work
             ) as process,
         ):
             said, complained = process.communicate(timeout=60)
-        assert (process.returncode, said) == (1, "")
+        assert (process.returncode, said) == (1, ""), complained
         assert complained == (
             f"error: {disk}/out: cannot be written: No space left on device; free some space, or choose another "
             "--output-dir\n"
@@ -218,7 +218,7 @@ def test_a_real_server_that_is_killed_in_the_middle_of_a_run(run_file, work, tmp
         )
         os.kill(launched, signal.SIGKILL)
         said, complained = process.communicate(timeout=60)
-    assert (process.returncode, said) == (1, "")
+    assert (process.returncode, said) == (1, ""), complained
     assert complained.startswith("error: the server has ended (")
     assert "killed by SIGKILL); its last log lines:\n  | " in complained
     assert complained.endswith(f"what was measured until then is in {tmp_path / 'out'}, marked incomplete\n")
@@ -246,8 +246,8 @@ def test_no_process_of_a_real_server_outlives_a_command_that_is_killed_outright(
 @pytest.mark.real
 def test_a_real_server_without_the_plugin_is_refused_before_the_first_task(run_file, work, tmp_path):
     """As a user may have started it: the plugin is installed, and nothing asks for it."""
-    from sqreal.server import ServerOptions, start
-    from sqreal.tiny_models import write_tiny_model
+    from sqreal.server.server import ServerOptions, start
+    from sqreal.setup.tiny_models import write_tiny_model
 
     options = ServerOptions(
         model=write_tiny_model("tiny-llama", tmp_path / "tiny-llama"), load_format="dummy", kv_capacity=4096
@@ -259,6 +259,6 @@ def test_a_real_server_without_the_plugin_is_refused_before_the_first_task(run_f
         ) as process,
     ):
         said, complained = process.communicate(timeout=600)
-    assert (process.returncode, said) == (1, "")
+    assert (process.returncode, said) == (1, ""), complained
     assert "SQREAL_FORCE_TOKENS=1? `sqreal serve` starts one that does" in complained
     assert not (tmp_path / "out").exists()

@@ -12,10 +12,10 @@ import sys
 import pytest
 from hypothesis import given
 
-from sqreal.byte_tokenizer import BEGIN, END, encode, write_tokenizer
-from sqreal.client import Call, Client
-from sqreal.install import require_sglang
 from sqreal.plugin.history import Span
+from sqreal.replay.byte_tokenizer import BEGIN, END, encode, write_tokenizer
+from sqreal.server.client import Call, Client
+from sqreal.setup.install import require_sglang
 
 pytest.importorskip("torch")
 

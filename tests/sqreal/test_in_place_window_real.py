@@ -14,8 +14,8 @@ from hypothesis import given
 
 pytest.importorskip("torch")
 
-from sqreal.client import Call, Client
-from sqreal.install import require_sglang
+from sqreal.server.client import Call, Client
+from sqreal.setup.install import require_sglang
 from tests.sqreal.reference_gpt_oss import GptOssReference, write_gpt_oss
 from tests.sqreal.session_agent import Agent, Step, drive
 from tests.sqreal.session_schedules import driving, schedules

@@ -7,20 +7,20 @@ import sys
 
 import pytest
 
-from sqreal.byte_tokenizer import decode, encode, write_tokenizer
-from sqreal.cli import SCHEDULE
+from sqreal.cli.main import SCHEDULE
 from sqreal.errors import ServerError
-from sqreal.live_text import live_text
-from sqreal.replay import Replay
-from sqreal.server import ServerOptions, attach, options_of, start
-from sqreal.stage import Stage
-from sqreal.tiny_models import write_tiny_model
-from sqsim import lockstep
+from sqreal.replay.byte_tokenizer import decode, encode, write_tokenizer
+from sqreal.replay.live_text import live_text
+from sqreal.replay.replay import Replay
+from sqreal.replay.run_context import RunContext
+from sqreal.server.server import ServerOptions, attach, options_of, start
+from sqreal.setup.tiny_models import write_tiny_model
 from sqsim.agent.aux_thread import TRIGGER
 from sqsim.errors import ScenarioError
-from sqsim.metrics import metrics
-from sqsim.record_files import read_record, write_record
-from sqsim.simulate import simulate
+from sqsim.fidelity import lockstep
+from sqsim.record.files import read_record, write_record
+from sqsim.record.metrics import metrics
+from sqsim.simulation.simulate import simulate
 from tests.sqreal.fake_server import FakeServer
 from tests.sqreal.replays import ACCOUNTED, EVICTED, on, rows, scenario
 from tests.sqsim.tasks import CARRIES, chain
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path):
 
 
 def test_a_tokenizer_that_cannot_say_the_phrase_is_refused_by_name(monkeypatch):
-    monkeypatch.setattr("sqreal.byte_tokenizer.encode", lambda text: [])
+    monkeypatch.setattr("sqreal.replay.byte_tokenizer.encode", lambda text: [])
     with (
         FakeServer(tokenizer=True).running() as server,
         attach(server.url) as attached,
@@ -214,22 +214,22 @@ def test_a_model_of_random_weights_writes_what_nobody_can_read(lettered_server, 
 @pytest.mark.real
 def test_a_decision_that_is_written_is_read_back_and_applied(lettered_server, tmp_path, monkeypatch):
     """The test puts the letters into the model's mouth, one forced token each; all behind that is as it is live."""
-    send = Stage.send
+    send = RunContext.send
 
-    async def dictated(stage, exchange, input_ids, forced, started=None):
-        generate = stage.client.generate
+    async def dictated(run_context, exchange, input_ids, forced, started=None):
+        generate = run_context.client.generate
 
         async def one(call, first_token):
             return await generate(type(call)(call.rid, call.input_ids, [*encode(SAYS), 2], 80), first_token)
 
         if forced is None:
-            stage.client.generate = one
+            run_context.client.generate = one
         try:
-            return await send(stage, exchange, input_ids, forced, started)
+            return await send(run_context, exchange, input_ids, forced, started)
         finally:
-            stage.client.generate = generate
+            run_context.client.generate = generate
 
-    monkeypatch.setattr(Stage, "send", dictated)
+    monkeypatch.setattr(RunContext, "send", dictated)
     record = real(lettered_server, tmp_path, turns=4)
     aux = record.aux.to_pylist()[0]
     assert (aux["text"], aux["named"], aux["ignored"], aux["state"]) == (SAYS, [0, 41], 1, "applied")
@@ -249,7 +249,13 @@ def test_the_command_starts_a_server_that_reads(tmp_path):
     )
     done = subprocess.run(
         [
-            *(sys.executable, "-c", "from sqreal.cli import main; main()", "run", str(tmp_path / "s.yaml")),
+            *(
+                sys.executable,
+                "-c",
+                "from sqreal.cli.main import main; main()",
+                "run",
+                str(tmp_path / "s.yaml"),
+            ),
             *("--time-scale", "1", "--output-dir", str(tmp_path / "record")),
         ],
         capture_output=True,

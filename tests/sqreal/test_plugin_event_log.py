@@ -7,11 +7,11 @@ import pytest
 
 from sqreal.plugin.event_log import EventLog
 from sqreal.plugin.hooks import PluginError
-from sqreal.schedule import await_idle, recorded, write_schedule
+from sqreal.replay.schedule import await_idle, recorded, write_schedule
 from sqsim.errors import RunError
-from sqsim.models.limits import Limits
-from sqsim.models.tokens import count
-from sqsim.recording import read_recording
+from sqsim.fidelity.recording import read_recording
+from sqsim.models.serving.limits import Limits
+from sqsim.models.serving.tokens import count
 
 
 @contextmanager

@@ -10,11 +10,11 @@ import pytest
 from forced_runs import Ask, conversations, crowd, generate, ids, output, run
 
 from sqreal.errors import ServerDiedError
-from sqreal.install import require_sglang, server_python
-from sqreal.server import start
-from sqreal.server_options import ServerOptions
-from sqreal.tiny_models import write_tiny_model
-from sqsim.lockstep import replay
+from sqreal.server.options import ServerOptions
+from sqreal.server.server import start
+from sqreal.setup.install import require_sglang, server_python
+from sqreal.setup.tiny_models import write_tiny_model
+from sqsim.fidelity.lockstep import replay
 
 pytestmark = pytest.mark.real
 
@@ -165,10 +165,10 @@ from pathlib import Path
 from sqreal.plugin import admission, chat_request, cpu_attention, forced_tokens, generate_request, in_place, no_sessions
 from sqreal.plugin import server_check, session_cache, spread_router, step_log
 from sqreal.plugin import start_hook
-from sqreal.plugin.versions import doors
+from sqreal.plugin.versions import adapter
 from sqreal.plugin.hooks import Need, faults
 
-hooks = [start_hook(None), *doors().info_hooks(), *admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS, *generate_request.HOOKS, *no_sessions.HOOKS, *forced_tokens.HOOKS, *spread_router.HOOKS, *step_log.StepLog(Path("unused")).hooks()]
+hooks = [start_hook(None), *adapter().info_hooks(), *admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS, *generate_request.HOOKS, *no_sessions.HOOKS, *forced_tokens.HOOKS, *spread_router.HOOKS, *step_log.StepLog(Path("unused")).hooks()]
 needs = [*session_cache.NEEDS, *admission.NEEDS, *in_place.NEEDS, *chat_request.NEEDS, *generate_request.NEEDS, *no_sessions.NEEDS, *server_check.NEEDS, *forced_tokens.NEEDS, *step_log.NEEDS, *cpu_attention.NEEDS]
 clean = faults(hooks, needs)
 unseen = []

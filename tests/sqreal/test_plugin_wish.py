@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from sqreal.plugin.checks import WishError
 from sqreal.plugin.history import History, Span, merged, whole_pages
-from sqreal.plugin.wish import NOTHING, Fork, Wish, read
+from sqreal.plugin.request_options import NOTHING, Fork, RequestOptions, read
 
 
 def test_what_may_be_asked():
     assert read(None, session=None, tokens=5) is NOTHING
     assert read({"sqreal_force": [1]}, session="s", tokens=5) is NOTHING
     asked = {"sqreal_drop": [[30, 40], [10, 20]], "sqreal_publish": 5, "sqreal_forked": 900}
-    assert read(asked, session="s", tokens=5) == Wish((Span(10, 20), Span(30, 40)), 5, 900, None)
+    assert read(asked, session="s", tokens=5) == RequestOptions((Span(10, 20), Span(30, 40)), 5, 900, None)
     fork = {"sqreal_fork": {"session": "s", "tokens": 4}}
-    assert read(fork, session=None, tokens=5) == Wish(fork=Fork("s", 4))
-    assert read({"sqreal_hold_s": 2.5}, session="s", tokens=5) == Wish(hold_s=2.5)
+    assert read(fork, session=None, tokens=5) == RequestOptions(fork=Fork("s", 4))
+    assert read({"sqreal_hold_s": 2.5}, session="s", tokens=5) == RequestOptions(hold_s=2.5)
     assert read({"sqreal_drop": [[0, 5], [5, 6]]}, session="s", tokens=1).drop == ((0, 5), (5, 6))
 
 

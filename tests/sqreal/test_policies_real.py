@@ -10,9 +10,9 @@ import json
 
 import pytest
 
-from sqreal.client import Call, Client
-from sqreal.schedule import await_idle
-from sqsim.simulate import simulate
+from sqreal.replay.schedule import await_idle
+from sqreal.server.client import Call, Client
+from sqsim.simulation.simulate import simulate
 from sqsim.trace.schema import Question
 from tests.sqreal.conformance import SESSIONS, accounts, crowded, quiet
 from tests.sqreal.replays import scenario

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from sqreal.cli import scenario_command, tiny_model_command
-from sqreal.client import Call, Generation
+from sqreal.cli.main import scenario_command, tiny_model_command
 from sqreal.errors import ServerError
-from sqreal.replay import Replay, replay
-from sqreal.server import attach
-from sqreal.stage import FaithError, check, note
+from sqreal.replay.replay import Replay, replay
+from sqreal.replay.run_context import FaithError, check, note
+from sqreal.server.client import Call, Generation
+from sqreal.server.server import attach
 from sqsim.agent.served import Served
 from sqsim.errors import InputError, RecordError, RunError, ScenarioError
-from sqsim.metrics import metrics
-from sqsim.record_files import read_record, write_record
-from sqsim.recording import SCHEDULE
-from sqsim.scenario import load_scenario
-from sqsim.simulate import simulate
+from sqsim.fidelity.recording import SCHEDULE
+from sqsim.record.files import read_record, write_record
+from sqsim.record.metrics import metrics
+from sqsim.scenario.scenario import load_scenario
+from sqsim.simulation.simulate import simulate
 from tests.sqreal.fake_server import FakeServer, Faults, wait_until
 from tests.sqreal.replays import (
     ACCOUNTED,
@@ -271,7 +271,14 @@ def command(tmp_path: Path, server: FakeServer, *more: str) -> list[str]:
     (tmp_path / "s.yaml").write_text(json.dumps(scenario(tmp_path, [chain(3)]).resolved()))
     return [
         sys.executable,
-        *("-c", "from sqreal.cli import main; main()", "run", str(tmp_path / "s.yaml"), "--url", server.url),
+        *(
+            "-c",
+            "from sqreal.cli.main import main; main()",
+            "run",
+            str(tmp_path / "s.yaml"),
+            "--url",
+            server.url,
+        ),
         *("--output-dir", str(tmp_path / "record"), *more),
     ]
 
@@ -327,7 +334,7 @@ def test_other_commands(tmp_path, capsys):
 
 def test_nothing_to_run_is_an_input_error(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", "from sqreal.cli import main; main()", "run", str(tmp_path / "none.yaml")],
+        [sys.executable, "-c", "from sqreal.cli.main import main; main()", "run", str(tmp_path / "none.yaml")],
         capture_output=True,
         text=True,
         check=False,
@@ -339,6 +346,6 @@ def test_the_commands_import_neither_torch_nor_sglang_nor_httpx():
     script = (
         "import sys\n"
         "for name in ('torch', 'triton', 'sglang', 'httpx', 'sqkernels'): sys.modules[name] = None\n"
-        "import sqreal.cli\n"
+        "import sqreal.cli.main\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

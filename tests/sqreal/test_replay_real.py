@@ -9,9 +9,9 @@ import sys
 import httpx
 import pytest
 
-from sqsim import lockstep
-from sqsim.record_files import read_record
-from sqsim.recording import SCHEDULE
+from sqsim.fidelity import lockstep
+from sqsim.fidelity.recording import SCHEDULE
+from sqsim.record.files import read_record
 from tests.sqreal.conformance import accounts
 from tests.sqreal.replays import POLICIES, busy, family, scenario
 from tests.sqsim.tasks import chain
@@ -51,7 +51,13 @@ def test_the_command_starts_a_server_and_stops_it(tmp_path):
     (tmp_path / "s.yaml").write_text(json.dumps(run.resolved()))
     done = subprocess.run(
         [
-            *(sys.executable, "-c", "from sqreal.cli import main; main()", "run", str(tmp_path / "s.yaml")),
+            *(
+                sys.executable,
+                "-c",
+                "from sqreal.cli.main import main; main()",
+                "run",
+                str(tmp_path / "s.yaml"),
+            ),
             *("--set", "load.concurrency=3", "--time-scale", "0.05", "--output-dir", str(tmp_path / "record")),
             "--json",
         ],

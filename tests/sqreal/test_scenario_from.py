@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sqreal import scenario_from
 from sqreal.errors import UnreachableError
-from sqreal.scenario_from import scenario_text, unmodelled
-from sqreal.server import ServerInfo
-from sqreal.server_options import options_of
-from sqreal.tiny_models import write_tiny_model
+from sqreal.server import scenario_from
+from sqreal.server.options import options_of
+from sqreal.server.scenario_from import scenario_text, unmodelled
+from sqreal.server.server import ServerInfo
+from sqreal.setup.tiny_models import write_tiny_model
 from sqsim.errors import InputError
-from sqsim.scenario import load_scenario, make_scenario
+from sqsim.scenario.scenario import load_scenario, make_scenario
 
 HERE = "http://127.0.0.1:30000"
 RECORDED = Path(__file__).parents[1] / "data" / "sglang-schedules" / "A" / "server.json"

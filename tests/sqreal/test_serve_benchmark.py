@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sqsim.step_times import served
+from sqsim.fidelity.step_times import served
 
 ROOT = Path(__file__).parents[2]
 

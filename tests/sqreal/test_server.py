@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sqreal import install, process, server
 from sqreal.errors import (
     DeviceError,
     InstallError,
@@ -25,10 +24,12 @@ from sqreal.errors import (
     ServerTimeoutError,
     UnreachableError,
 )
-from sqreal.port import free_port, held_port
-from sqreal.process import ChildGroup, group_members
-from sqreal.server import ServerOptions, attach, start
-from sqreal.tiny_models import write_tiny_model
+from sqreal.server import process, server
+from sqreal.server.port import free_port, held_port
+from sqreal.server.process import ChildGroup, group_members
+from sqreal.server.server import ServerOptions, attach, start
+from sqreal.setup import install
+from sqreal.setup.tiny_models import write_tiny_model
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_launcher.py")))
 PLUGIN = "[2026-01-01] sqreal plugin: forced tokens on (SGLang 0.5.23)"
@@ -268,7 +269,7 @@ def test_a_server_dies_with_the_process_that_started_it(tmp_path, fake, mode):
     fake(mode)
     script = (
         "import os, pathlib, sys, time\n"
-        "from sqreal.process import ChildGroup\n"
+        "from sqreal.server.process import ChildGroup\n"
         f"print(ChildGroup({FAKE!r}, os.environ, pathlib.Path({str(tmp_path / 'log')!r})).pid, flush=True)\n"
         "time.sleep(600)\n"
     )

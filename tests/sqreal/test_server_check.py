@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from sqreal.errors import ServerDiedError
-from sqreal.install import require_sglang
 from sqreal.plugin.hooks import PluginError
 from sqreal.plugin.server_check import check_flags, check_scheduler
-from sqreal.server import start
-from sqreal.server_options import ServerOptions
-from sqreal.tiny_models import write_tiny_model
+from sqreal.server.options import ServerOptions
+from sqreal.server.server import start
+from sqreal.setup.install import require_sglang
+from sqreal.setup.tiny_models import write_tiny_model
 
 FIT = {
     "radix_cache_backend": "sidequest",
@@ -161,7 +161,7 @@ def test_a_real_server_of_another_version_ends(tmp_path, monkeypatch):
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.6.0\n")
     path = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", f"{other.parent}{os.pathsep}{path}")
-    monkeypatch.setattr("sqreal.server.require_sglang", lambda: None)  # it would say so before the start
+    monkeypatch.setattr("sqreal.server.server.require_sglang", lambda: None)  # it would say so before the start
     assert (
         "sqreal plugin: tested with SGLang 0.5.16 or 0.5.23, found 0.6.0; pip install sglang==0.5.23"
         in refusal(tmp_path)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sqreal.client import Generation
-from sqreal.replay import Replay
-from sqreal.server_metrics import COUNTERS, cross_check
+from sqreal.replay.replay import Replay
+from sqreal.server.client import Generation
+from sqreal.server.metrics import COUNTERS, cross_check
 from sqsim.agent.served import Served
 from tests.sqreal.fake_server import FakeServer, Faults
 from tests.sqreal.replays import POLICIES, WITHOUT_SESSIONS, busy, family, on, scenario

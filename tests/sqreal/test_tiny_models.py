@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from sqreal.errors import ModelPathError
-from sqreal.install import CPU_SHIMS
-from sqreal.server_options import ServerOptions, options_of
-from sqreal.tiny_models import TINY_MODELS, write_tiny_model
+from sqreal.server.options import ServerOptions, options_of
+from sqreal.setup.install import CPU_SHIMS
+from sqreal.setup.tiny_models import TINY_MODELS, write_tiny_model
 from sqsim.errors import InputError, ScenarioError
-from sqsim.models.geometry import geometry
-from sqsim.scenario import make_scenario
+from sqsim.models.cost.geometry import geometry
+from sqsim.scenario.scenario import make_scenario
 
 ENGINE = {"gpu": "cpu", "kv_capacity": 4096}
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sqreal.token_ids import RESERVED, TokenIds
+from sqreal.replay.token_ids import RESERVED, TokenIds
 from sqsim.agent.turn_loop import LoopOptions, RunMain, Spawn, TurnLoop
 from sqsim.errors import InputError
-from sqsim.models.tokens import Run, Segments, Tokens, common_prefix, count, whole
+from sqsim.models.serving.tokens import Run, Segments, Tokens, common_prefix, count, whole
 from sqsim.policies.base import Policy
 from sqsim.policies.decisions import DecisionModel
 from sqsim.policies.keep_last import KeepLast

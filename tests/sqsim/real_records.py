@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sqsim.record import TABLES, RunRecord
-from sqsim.record_files import write_record
-from sqsim.scenario import make_scenario
-from sqsim.simulate import simulate
+from sqsim.record.files import write_record
+from sqsim.record.schema import TABLES, RunRecord
+from sqsim.scenario.scenario import make_scenario
+from sqsim.simulation.simulate import simulate
 from sqsim.trace.store import write_tasks
 from tests.sqsim.tasks import chain
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sqsim.scenario import load_scenario
+from sqsim.scenario.scenario import load_scenario
 from tests.sqsim.notebooks import executed, written
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,9 @@ def test_every_block_of_the_guide_runs(tmp_path, monkeypatch):
     (tmp_path / "traces").symlink_to(ROOT / "traces")
     command = tmp_path / "bin/sqsim"
     command.parent.mkdir()
-    command.write_text(f"#!/bin/sh\nexec {sys.executable} -c 'from sqsim.cli import main; main()' \"$@\"\n")
+    command.write_text(
+        f"#!/bin/sh\nexec {sys.executable} -c 'from sqsim.cli.main import main; main()' \"$@\"\n"
+    )
     command.chmod(0o755)
     paths = {"PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     namespace = {"__name__": "guide"}

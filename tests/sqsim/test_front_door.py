@@ -16,16 +16,17 @@ from typing import get_type_hints
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_record import tiny_record
 
 import sqsim
-from sqsim import errors, scenario_keys
-from sqsim.metrics import DEFINITIONS, metrics
+from sqsim import errors
 from sqsim.policies.keep_last import KeepLast
 from sqsim.policies.none import NoEviction
-from sqsim.record import TABLES, RunRecord
-from sqsim.scenario import Scenario, load_scenario, make_scenario
-from sqsim.scenario_parts import ClosedLoad, Engine
+from sqsim.record.metrics import DEFINITIONS, metrics
+from sqsim.record.schema import TABLES, RunRecord
+from sqsim.scenario import keys as scenario_keys
+from sqsim.scenario.parts import ClosedLoad, Engine
+from sqsim.scenario.scenario import Scenario, load_scenario, make_scenario
+from tests.sqsim.tiny_record import tiny_record
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("simpy", "pyarrow", "plotly", "numpy", "pydantic", "scipy", "typer", "yaml")
@@ -78,7 +79,7 @@ def test_importing_costs_next_to_nothing():
 
 def test_a_name_means_one_thing_whatever_was_imported_before():
     """Python sets an imported submodule on its package; no exported name may turn into a module by that."""
-    rooms = "sqsim.simulate, sqsim.metrics, sqsim.compare.runs, sqsim.scenario, sqsim.record"
+    rooms = "sqsim.simulation.simulate, sqsim.record.metrics, sqsim.comparison.runs, sqsim.scenario.scenario, sqsim.record.schema"
     ask = "names = [getattr(sqsim, name) for name in sqsim.__all__]"
     kinds = "import types; print([name for name in names if isinstance(name, types.ModuleType)])"
     assert python(f"import {rooms}; {ask}; {kinds}") == "[]"

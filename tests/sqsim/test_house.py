@@ -10,37 +10,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2] / "sqsim"
-FLOORS = [  # from the ground up; a module may import from its own floor and from those below
-    {"errors"},
-    {"base", "strict_yaml"},
-    {"draws", "workers", "directories", "strict_json"},
-    {"trace"},
-    {"models", "policies"},
-    {"agent"},
-    {"record", "record_files", "recorder", "metrics", "evidence"},
-    {"lockstep", "recording", "step_times", "step_fit", "task_rows", "time_spent"},
-    {"scenario", "scenario_parts", "scenario_keys"},
-    {"workload", "resolved"},
-    {"agents"},
-    {"des"},
-    {"simulate", "labels", "grid"},
-    {"bands"},
-    {"points"},
-    {"report", "study", "study_file", "compare", "calibrate", "support", "sweep", "plan", "scenario_schema"},
-    {
-        "cli",
-        "cli_compare",
-        "cli_output",
-        "cli_plan",
-        "cli_region",
-        "cli_run",
-        "cli_schema",
-        "cli_sweep",
-        "cli_trace",
-    },
+ROOMS = [  # from the ground up; a room imports only from rooms before it
+    "errors",
+    "base",
+    "trace",
+    "models/cost",
+    "models/serving",
+    "policies",
+    "agent",
+    "record",
+    "scenario",
+    "simulation",
+    "fidelity",
+    "comparison",
+    "experiments",
+    "report",
+    "cli",
 ]
-PURE = ("agent", "models", "trace/schema.py", "trace/references.py")
-READERS = {"policies/decisions.py", "policies/oracle.py", "metrics.py"}
+PURE = ("agent", "models", "policies", "trace/schema.py", "trace/references.py")
+READERS = {"policies/decisions.py", "policies/oracle.py", "record/metrics.py"}
 
 
 def files() -> list[Path]:
@@ -60,28 +48,44 @@ def imports(path: Path) -> set[str]:
 
 
 def room(module: str) -> str | None:
+    """The room of a module of ours; None for the front door and for what is not ours."""
     parts = module.split(".")
-    return parts[1] if parts[0] == "sqsim" and len(parts) > 1 and parts[1] != "__version__" else None
+    if parts[0] != "sqsim" or len(parts) == 1 or (not (ROOT / parts[1]).is_dir() and parts[1] != "errors"):
+        return None
+    return "/".join(parts[1:3]) if parts[1] == "models" and len(parts) > 2 else parts[1]
 
 
-def floor(name: str) -> int:
-    return next(level for level, names in enumerate(FLOORS) if name in names)
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_no_arrow_runs_up(path):
-    own = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    if own == "__init__":
-        return
+    own = room(module_of(path))
     for module in imports(path):
         other = room(module)
-        if other is not None:
-            assert floor(other) <= floor(own), f"{path.name} imports {module}"
+        if own in ROOMS and other is not None:
+            assert ROOMS.index(other) <= ROOMS.index(own), f"{path.name} imports {module}"
 
 
-def test_simpy_lives_in_des_and_its_starter():
+def test_every_file_is_in_a_room():
+    lost = {room(module_of(path)) for path in files()} - {*ROOMS, None, "models/__init__"}
+    assert not lost
+    assert {path.name for path in ROOT.glob("*.py")} == {"__init__.py", "errors.py"}
+
+
+def test_sqreal_needs_no_simulation():
+    """The real side takes scenario, records and agents from sqsim; only its commands make pages (docs/architecture.md)."""
+    for path in sorted((ROOT.parent / "sqreal").rglob("*.py")):
+        rooms = {room(module) for module in imports(path)}
+        assert "simulation" not in rooms, path
+        assert "report" not in rooms or path.parent.name == "cli", path
+
+
+def test_simpy_lives_in_simulation():
     users = {str(p.relative_to(ROOT)) for p in files() if any(m.split(".")[0] == "simpy" for m in imports(p))}
-    assert all(user.startswith("des/") or user == "simulate.py" for user in users), users
+    assert users
+    assert all(user.startswith("simulation/") for user in users), users
 
 
 def test_only_three_rooms_read_references():
@@ -103,7 +107,7 @@ def test_sqsim_imports_without_torch_triton_sglang():
     script = (
         "import sys\n"
         "for name in ('torch', 'triton', 'sglang', 'sqreal', 'sqkernels'): sys.modules[name] = None\n"
-        "import sqsim.cli\n"
+        "import sqsim.cli.main\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT.parent)
 

@@ -12,36 +12,36 @@ from pathlib import Path
 import pytest
 
 from sqsim.errors import RunError
-from sqsim.metrics import metrics
+from sqsim.record.metrics import metrics
+from tests.sqsim.simulation.test_simulate import rows, run
 from tests.sqsim.tasks import chain, task
-from tests.sqsim.test_simulate import rows, run
 
 TESTS = Path(__file__).parent
 
 HELD = {
     # liveness
-    "needs more KV than exists: endless requeue, drop, clip or crash": "test_simulate.py::test_what_can_never_fit_fails_by_name_and_the_run_goes_on",
-    "KV far below peak demand livelocks": "test_simulate.py::test_kv_far_below_the_peak_demand_does_not_livelock",
+    "needs more KV than exists: endless requeue, drop, clip or crash": "simulation/test_simulate.py::test_what_can_never_fit_fails_by_name_and_the_run_goes_on",
+    "KV far below peak demand livelocks": "simulation/test_simulate.py::test_kv_far_below_the_peak_demand_does_not_livelock",
     "preempted requests lose all progress": "test_reported_faults.py::test_a_retracted_request_goes_on_from_what_it_had_said",
-    "a step with no work loops at dt = 0": "models/test_cost.py::test_a_step_takes_time_whatever_is_in_it",
+    "a step with no work loops at dt = 0": "models/cost/test_step_cost.py::test_a_step_takes_time_whatever_is_in_it",
     "a fully cached batch that costs nothing": "test_reported_faults.py::test_a_fully_cached_prompt_still_takes_a_step",
     # wrong results
     "a cold request reuses a prefix, a repeat does not": "test_reported_faults.py::test_a_cold_prompt_reuses_nothing_and_an_identical_one_all_but_a_token_or_page",
     "prefix matched only on the first chunk": "test_reported_faults.py::test_a_chunked_prompt_is_cached_or_computed_once",
     "prefix hits of preempted requests counted as throughput": "test_reported_faults.py::test_throughput_counts_outputs_whatever_was_retracted",
-    "TTFT taken at the first chunk": "test_simulate.py::test_ttft_ends_with_the_last_chunk",
-    "token counts that exclude the prefix": "test_simulate.py::test_laws_on_random_runs",
+    "TTFT taken at the first chunk": "simulation/test_simulate.py::test_ttft_ends_with_the_last_chunk",
+    "token counts that exclude the prefix": "simulation/test_simulate.py::test_laws_on_random_runs",
     # input
     "zero tokens, NaN, garbage, negative or missing timestamps": "trace/test_store.py::test_a_line_of_bad_form_is_named",
     "an empty trace exits 0": "trace/test_store.py::test_a_bad_file_is_named",
     "unsorted arrivals": "test_reported_faults.py::test_arrivals_need_no_order",
     "a context beyond the model's": "test_reported_faults.py::test_a_context_beyond_the_models_fails_by_name",
     # scheduler rules
-    "prefill first, retracted to the back, new_token_ratio": "test_lockstep.py::test_every_recording_is_replayed_without_a_difference",
+    "prefill first, retracted to the back, new_token_ratio": "fidelity/test_lockstep.py::test_every_recording_is_replayed_without_a_difference",
     # reports
     "a single-rate report is empty": "report/test_awkward_pages.py::test_few_points_never_give_an_empty_page",
     "values in the HTML differ from the JSON": "report/test_page.py::test_side_by_side_values_equal_the_json_at_every_concurrency",
-    "two runs cannot be compared": "test_cli.py::test_run_compare_report",
+    "two runs cannot be compared": "cli/test_cli.py::test_run_compare_report",
     # replay
     "tool waits cannot be capped": "agent/test_turn_loop.py::test_the_wait_is_tools_and_user_and_may_be_capped",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from sqsim.record import AUX, ENGINE, EVICTIONS, TASKS, TURNS, Rows, RunRecord
+from sqsim.record.schema import AUX, ENGINE, EVICTIONS, TASKS, TURNS, Rows, RunRecord
 
 RUN = {
     "kind": "simulated",

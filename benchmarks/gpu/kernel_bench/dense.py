@@ -10,7 +10,7 @@ import torch
 from benchmarks.gpu.kernel_bench import sizes
 from benchmarks.gpu.kernel_bench.sizes import Size
 from benchmarks.gpu.kernel_bench.timing import seconds, spread
-from sqsim.models.hardware import Hardware
+from sqsim.models.cost.hardware import Hardware
 
 
 class Product(NamedTuple):

@@ -12,7 +12,7 @@ import triton.testing
 from sqkernels.launch import recording
 
 from benchmarks.gpu.kernel_bench.cases import Case
-from sqsim.models.hardware import Hardware
+from sqsim.models.cost.hardware import Hardware
 
 CALLS = 7  # whole calls, for their median
 

@@ -1,6 +1,6 @@
 """The SGLang versions that the plugin serves, and all in which they differ for it.
 
-`doors()` is the package of the installed one, sglang_0_5_16 or sglang_0_5_23. Both have the same names:
+`adapter()` is the package of the installed one, sglang_0_5_16 or sglang_0_5_23. Both have the same names:
 
 * `Row`, `Rows`, `Cache`: SGLang's session slot, streaming sessions and radix cache, with what sessions.py asks of them;
 * `create_cache`, `keep_private`, `limited`, `prefix_len`, `extend_len`, `refused`, `rendered`: single calls that are made otherwise;
@@ -40,7 +40,7 @@ def signature(method: str) -> str:
     return _SIGNATURES[method][TESTED_VERSIONS.index(_served())]
 
 
-def doors() -> Any:
+def adapter() -> Any:
     """The package of the installed version."""
     return import_module(f"{__name__}.sglang_{_served().replace('.', '_')}")
 

@@ -18,8 +18,8 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from sqsim.base.strict_json import no_constant
 from sqsim.errors import TraceError
-from sqsim.strict_json import no_constant
 from sqsim.trace.files import lines, plain_name
 from sqsim.trace.formats.notes import Notes
 from sqsim.trace.schema import Source, Task

@@ -75,8 +75,8 @@ def _grown(steps: Sequence[Counted], notes: Notes) -> list[int]:
     starts = [0, *(index for index in range(1, len(steps)) if steps[index].restarted), len(steps)]
     grown: list[int] = []
     for start, stop in pairwise(starts):
-        stretch = steps[start:stop]
-        grown += appended([step.prompt for step in stretch], [step.output for step in stretch], notes)
+        macro_step = steps[start:stop]
+        grown += appended([step.prompt for step in macro_step], [step.output for step in macro_step], notes)
         grown.append(0)
     return grown
 

@@ -113,10 +113,10 @@ def _grown(steps: list[Step], usage: list[tuple[int, int]], notes: Notes) -> lis
             notes["a prompt is shorter than the one before it (compaction): the context restarts"] += 1
             steps[index].restarted = True
         if index == len(steps) or steps[index].restarted:
-            stretch = usage[start:index]
+            macro_step = usage[start:index]
             # What nobody read was never counted; a response has its estimate all the same.
             unread = steps[index - 1].growth_tokens if index == len(steps) and steps[index - 1].calls else 0
-            grown += [*appended([p for p, _ in stretch], [o for _, o in stretch], notes), unread]
+            grown += [*appended([p for p, _ in macro_step], [o for _, o in macro_step], notes), unread]
             start = index
     return grown
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqsim.agent.context import Context, Span
-from sqsim.models.tokens import Segments, count
+from sqsim.models.serving.tokens import Segments, count
 from sqsim.trace.schema import Prefix, Question, Reset
 from tests.sqsim.tasks import call, chain, tasks, turn
 

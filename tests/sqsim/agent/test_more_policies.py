@@ -6,15 +6,15 @@ import pytest
 
 from sqsim.agent.turn_loop import Await, Clear, Finish, RunMain, Spawn
 from sqsim.errors import ScenarioError
-from sqsim.metrics import metrics
-from sqsim.models.tokens import count
+from sqsim.models.serving.tokens import count
 from sqsim.policies.base import CursorView, View
 from sqsim.policies.compaction import Compaction
 from sqsim.policies.pause import MemoryGate
-from sqsim.scenario import make_scenario
+from sqsim.record.metrics import metrics
+from sqsim.scenario.scenario import make_scenario
 from tests.sqsim.agent.test_turn_loop import Drive, loop
+from tests.sqsim.simulation.test_simulate import rows, run
 from tests.sqsim.tasks import call, chain, task, turn
-from tests.sqsim.test_simulate import rows, run
 
 SESSION = {"engine": {"cache": "session", "kv_capacity": 20_000}}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sqsim.agent.aux_thread import TRIGGER_TOKENS
 from sqsim.agent.turn_loop import Action, Clear, Finish, LoopOptions, RunMain, RunTools, Spawn, TurnLoop
-from sqsim.models.tokens import Segments, count
+from sqsim.models.serving.tokens import Segments, count
 from sqsim.policies.base import Decision, Script
 from sqsim.policies.decisions import DecisionModel
 from sqsim.policies.keep_last import KeepLast

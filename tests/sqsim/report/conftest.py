@@ -5,7 +5,7 @@ from __future__ import annotations
 import fixtures
 import pytest
 
-from sqsim.report.page import build_page
+from sqsim.report.pages.runs_page import build_page
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sqsim.record import AUX, ENGINE, EVICTIONS, TASKS, TURNS, Rows, RunRecord
-from sqsim.record_files import write_record
+from sqsim.record.files import write_record
+from sqsim.record.schema import AUX, ENGINE, EVICTIONS, TASKS, TURNS, Rows, RunRecord
 
 CONCURRENCIES = (8, 16, 24, 32, 64, 96, 128, 256)
 CAPACITY = 620_000

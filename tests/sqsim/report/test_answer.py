@@ -9,15 +9,15 @@ import fixtures
 import pages
 import pytest
 
-from sqsim.cli import app
-from sqsim.record_files import write_record
-from sqsim.report.answer import answer
-from sqsim.report.evidence import RECORDINGS, SESSION_RUNS
-from sqsim.report.loading import load
-from sqsim.report.page import build_page
-from sqsim.report.published import PEAK_TOKENS
-from sqsim.report.recall_sweep import _caption
-from sqsim.report.shell import HELD
+from sqsim.cli.main import app
+from sqsim.record.files import write_record
+from sqsim.report.data.loading import load
+from sqsim.report.data.published import PEAK_TOKENS
+from sqsim.report.pages.html_shell import HELD
+from sqsim.report.pages.runs_page import build_page
+from sqsim.report.sections.answer import answer
+from sqsim.report.sections.evidence import RECORDINGS, SESSION_RUNS
+from sqsim.report.sections.recall_sweep import _caption
 
 SCHEDULES = Path(__file__).parents[2] / "data" / "sglang-schedules"
 CONFORMANCE = Path(__file__).parents[3] / "reports" / "conformance" / "README.md"

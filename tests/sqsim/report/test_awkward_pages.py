@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 from sqsim.errors import InputError, RecordError
-from sqsim.record_files import write_record
-from sqsim.report import page as report
-from sqsim.report.page import build_page
-from sqsim.report.shell import HELD
+from sqsim.record.files import write_record
+from sqsim.report.pages import runs_page as report
+from sqsim.report.pages.html_shell import HELD
+from sqsim.report.pages.runs_page import build_page
 
 TITLE = "24 tasks of frames.jsonl.zst · gpt-oss-20b on h100-sxm · 6 at a time"
 

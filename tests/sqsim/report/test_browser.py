@@ -11,7 +11,7 @@ import fixtures
 import pages
 import pytest
 
-from sqsim.report.page import build_page
+from sqsim.report.pages.runs_page import build_page
 from tests.sqsim import real_records
 
 CHROMIUM = next(

@@ -9,12 +9,12 @@ import pages
 import plotly.graph_objects as go
 import pytest
 
-from sqsim.compare.measured import TIMED
-from sqsim.compare.runs import compare
-from sqsim.record_files import read_record, write_record
-from sqsim.report.figure import rounded
-from sqsim.report.measures import TIMED as NAMED
-from sqsim.report.page import build_page
+from sqsim.comparison.measured import TIMED
+from sqsim.comparison.runs import compare
+from sqsim.record.files import read_record, write_record
+from sqsim.report.data.measures import TIMED as NAMED
+from sqsim.report.html.figure import rounded
+from sqsim.report.pages.runs_page import build_page
 from tests.sqsim import real_records
 
 

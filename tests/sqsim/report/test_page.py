@@ -9,11 +9,11 @@ import pages
 import plotly.graph_objects as go
 import pytest
 
-from sqsim.bands import Band, Bands, write_bands
-from sqsim.record_files import write_record
-from sqsim.report import page as report
-from sqsim.report.page import MAX_BYTES, build_page
-from sqsim.report.shell import HELD
+from sqsim.experiments.intervals import Band, Bands, write_bands
+from sqsim.record.files import write_record
+from sqsim.report.pages import runs_page as report
+from sqsim.report.pages.html_shell import HELD
+from sqsim.report.pages.runs_page import MAX_BYTES, build_page
 
 
 def test_one_file_of_at_most_8_mb_that_asks_nothing_of_the_network(page):

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsim.record_files import write_record
-from sqsim.report.grouping import Named, conditions, names, titles
-from sqsim.report.loading import load
-from sqsim.report.page import build_page
+from sqsim.record.files import write_record
+from sqsim.report.data.grouping import Named, conditions, names, titles
+from sqsim.report.data.loading import load
+from sqsim.report.pages.runs_page import build_page
 
 OTHER_TRACE = [{"path": "frames.jsonl.zst", "sha256": "0" * 64}]
 

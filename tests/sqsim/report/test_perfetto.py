@@ -8,11 +8,11 @@ import pyarrow.compute as pc
 import pytest
 from typer.testing import CliRunner
 
-from sqsim.cli import app
-from sqsim.record_files import write_record
+from sqsim.cli.main import app
+from sqsim.record.files import write_record
 from sqsim.report.perfetto import ENGINE_PID, TASKS_PID, perfetto
+from tests.sqsim.simulation.test_simulate import run
 from tests.sqsim.tasks import chain
-from tests.sqsim.test_simulate import run
 
 SIDEQUEST = {"name": "sidequest", "k": 2, "recall": 1.0, "aux_tokens": 20}
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsim.report.figure import rounded
-from sqsim.report.kept import peak_rows
-from sqsim.report.labels import flat, labels_of, variant_of
-from sqsim.report.markup import value_cell
-from sqsim.report.measures import change, duration, exact, full, percent, share, written
-from sqsim.report.palette import Palette
-from sqsim.report.recall_sweep import crossing
+from sqsim.report.data.labels import flat, labels_of, variant_of
+from sqsim.report.data.measures import change, duration, exact, full, percent, share, written
+from sqsim.report.data.palette import Palette
+from sqsim.report.data.record_view import peak_rows
+from sqsim.report.html.figure import rounded
+from sqsim.report.html.markup import value_cell
+from sqsim.report.sections.recall_sweep import crossing
 
 
 @pytest.mark.parametrize(

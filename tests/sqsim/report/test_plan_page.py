@@ -9,15 +9,15 @@ import pytest
 import test_browser as browser
 
 from sqsim.errors import RecordError
-from sqsim.grid import parse_axis
-from sqsim.plan.plan import Ask, run_plan
-from sqsim.plan.region import run_region
-from sqsim.plan.search import Load
-from sqsim.plan.slo import Slo
-from sqsim.points import read_json
-from sqsim.report.any_page import any_page
-from sqsim.report.sweep_page import pareto
-from sqsim.sweep import run_sweep
+from sqsim.experiments.grid import parse_axis
+from sqsim.experiments.plan.plan import Ask, run_plan
+from sqsim.experiments.plan.region import run_region
+from sqsim.experiments.plan.search import Load
+from sqsim.experiments.plan.slo import Slo
+from sqsim.experiments.points import read_json
+from sqsim.experiments.sweep import run_sweep
+from sqsim.report.pages.any_page import any_page
+from sqsim.report.pages.sweep_page import pareto
 from sqsim.trace.store import write_tasks
 from tests.sqsim.tasks import chain
 

@@ -3,7 +3,7 @@
 Requests keep their lengths themselves, a match names KV slots instead of a length, and locks are counted by nodes.
 """
 
-# ruff: noqa: F401 - imported for `doors()`: the names that versions/__init__.py lists
+# ruff: noqa: F401 - imported for `adapter()`: the names that versions/__init__.py lists
 from __future__ import annotations
 
 from sqreal.plugin.hooks import Need

@@ -1,6 +1,6 @@
 """SGLang 0.5.23: a session owns its row and the tree lock from its first turn's admission on; turns borrow them."""
 
-# ruff: noqa: F401 - imported for `doors()`: the names that versions/__init__.py lists
+# ruff: noqa: F401 - imported for `adapter()`: the names that versions/__init__.py lists
 from __future__ import annotations
 
 from sqreal.plugin.hooks import Need

@@ -1,0 +1,1 @@
+"""The `sqreal` command, one file a verb: parse, call, print."""

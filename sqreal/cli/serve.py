@@ -1,0 +1,130 @@
+"""`sqreal serve`: a server of one's own with the plugin in it, in the foreground."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from contextlib import ExitStack, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sqreal.cli.progress import starting
+from sqreal.replay.byte_tokenizer import write_tokenizer
+from sqreal.server.port import HOST
+from sqreal.setup.install import cuda_devices, require_client
+from sqreal.setup.tiny_models import TINY_MODELS, write_tiny_model
+from sqsim.cli.output import Quiet, print_line
+from sqsim.errors import InputError
+
+if TYPE_CHECKING:
+    from sqreal.server.options import ServerOptions
+    from sqreal.server.server import Server
+
+_PORT = 30000  # SGLang's own
+_POLL_S = 0.5
+
+
+class Cache(StrEnum):
+    """What the server keeps between requests; SPEC.md, `engine.cache`."""
+
+    RADIX = "radix"
+    SESSION = "session"
+
+
+def serve_command(
+    model: Annotated[
+        str, typer.Argument(help=f"A model's directory or its config.json, or {', '.join(TINY_MODELS)}.")
+    ],
+    flags: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Behind --: further flags of sglang.launch_server, as they are.", metavar="[-- FLAG...]"
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Listen here.")] = _PORT,
+    host: Annotated[
+        str,
+        typer.Option("--host", help="Listen to this address; 0.0.0.0 is anybody who reaches this machine."),
+    ] = HOST,
+    kv_capacity: Annotated[
+        int | None, typer.Option("--kv-capacity", min=1, help="Tokens of KV; on a GPU as many as fit.")
+    ] = None,
+    cache: Annotated[
+        Cache,
+        typer.Option("--cache", help="session: conversations that are evicted from in place (docs/http.md)."),
+    ] = Cache.RADIX,
+    step_log: Annotated[
+        Path | None, typer.Option("--step-log", help="A new file for every decision of the scheduler.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Serve a model to this machine with the plugin, for `sqreal run --url` and for sessions; Ctrl-C ends it."""
+    require_client()
+    from sqreal.server.server import start  # noqa: PLC0415 - the other commands do without httpx
+
+    if step_log is not None and step_log.exists():
+        raise InputError(f"{step_log}: exists already; give each server a step log of its own")
+    for flag in flags or ():
+        if flag.partition("=")[0] in {"--host", "--port"}:
+            raise InputError(f"{flag}: is an option of sqreal serve; give it before --")
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-")))
+        options = _options(model, work, kv_capacity, cache, tuple(flags or ()))
+        with starting(quiet) as waiting:
+            server = stack.enter_context(
+                start(options, force_tokens=True, step_log=step_log, port=port, host=host, progress=waiting)
+            )
+        log = "" if step_log is None else f" --step-log {step_log}"
+        with suppress(KeyboardInterrupt):
+            _say(options.model, server, host, cache, log)
+            while True:
+                server.check()
+                time.sleep(_POLL_S)
+    print_line("stopped")
+
+
+def _say(model: Path, server: Server, host: str, cache: Cache, log: str) -> None:
+    """What is served where, and what may be done with it."""
+    print_line(f"serving {model} at {server.url}; {server.info.kv_capacity} tokens of KV; Ctrl-C ends it")
+    if host != HOST:
+        print_line(f"- who reaches {host} may use it: there is no password, and session ids are no secrets")
+    if cache is Cache.SESSION:
+        asked = '{"session_id": "a", "capacity_of_str_len": 100000, "streaming": true}'
+        print_line(
+            f"- a session: curl {server.url}/open_session -H 'content-type: application/json' -d '{asked}'"
+        )
+    print_line(f"- a scenario of it: sqreal scenario --from {server.url} --traces TRACES -o mine.yaml")
+    print_line(f"- a run on it: sqreal run mine.yaml --url {server.url}{log} --output-dir out/real")
+    sys.stdout.flush()
+
+
+def _options(
+    model: str, work: Path, kv_capacity: int | None, cache: Cache, flags: tuple[str, ...]
+) -> ServerOptions:
+    """A server as SGLang would make it, with random weights where there are none."""
+    from sqreal.server.options import ServerOptions  # noqa: PLC0415 - as above
+
+    if model in TINY_MODELS:
+        directory = write_tokenizer(write_tiny_model(model, work / model))  # so that it can be chatted with
+    else:
+        directory = Path(model).resolve()
+        directory = directory.parent if directory.suffix == ".json" else directory
+    gpus = cuda_devices()
+    if not gpus and kv_capacity is None:
+        raise InputError(
+            "--kv-capacity: without a GPU SGLang would take the memory of this machine for KV; give tokens"
+        )
+    return ServerOptions(
+        model=directory,
+        device="cuda" if gpus else "cpu",
+        load_format="auto" if any(directory.glob("*.safetensors")) else "dummy",
+        kv_capacity=kv_capacity,
+        chunked_prefill=None,
+        skip_tokenizer=not any(directory.glob("tokenizer*")),
+        in_place=cache is Cache.SESSION,
+        extra=flags,
+    )

@@ -1,0 +1,1 @@
+"""A run on a real server: a scenario in, the same record as a simulation out."""

@@ -1,0 +1,1 @@
+"""A real SGLang server: start, attach to, speak to and stop one."""

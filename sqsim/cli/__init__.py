@@ -1,0 +1,1 @@
+"""The `sqsim` command, one file a verb: parse, call, print."""

@@ -1,0 +1,146 @@
+"""`sqsim plan`: parse, search, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sqsim.base.strict_yaml import parse, show
+from sqsim.base.workers import Workers
+from sqsim.cli.output import (
+    Json,
+    Overwrite,
+    Quiet,
+    keys_to_set,
+    print_evidence,
+    print_json,
+    print_line,
+    print_rows,
+    progress_bar,
+    write_text,
+)
+from sqsim.cli.sweep import ALL_CORES, Cluster, Jobs
+from sqsim.errors import InputError
+from sqsim.experiments.plan.plan import Ask, run_plan
+from sqsim.experiments.plan.search import Load
+from sqsim.experiments.plan.settings import KS
+from sqsim.experiments.plan.slo import parse_slo
+from sqsim.models.cost.hardware import HARDWARE
+from sqsim.report.pages.any_page import any_page
+
+PAGE = "plan.html"
+
+
+def plan_command(
+    scenario: Annotated[
+        Path, typer.Argument(help="A scenario file (YAML); its load, policy and replicas are replaced.")
+    ],
+    slo: Annotated[list[str], typer.Option("--slo", help="A bound on a metric: 'ttft_s_p99<2'; may repeat.")],
+    output_dir: Annotated[
+        Path, typer.Option("--output-dir", help="Where plan.json, its page and its runs go.")
+    ],
+    agents: Annotated[
+        int | None, typer.Option("--agents", min=1, max=1_000_000, help="Agents at a time, all GPUs.")
+    ] = None,
+    load: Annotated[float | None, typer.Option("--load", help="Tasks an hour, all GPUs.")] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", help="Kinds to try: h100-sxm,h200-sxm (default: the scenario's).")
+    ] = None,
+    prices: Annotated[
+        Path | None, typer.Option("--prices", help="YAML: money an hour by GPU, such as h100-sxm: 2.5.")
+    ] = None,
+    ks: Annotated[str, typer.Option("--k", help="SideQuest's intervals to try.")] = ",".join(map(str, KS)),
+    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Draws that say how sure it is.")] = 5,
+    tasks_per_agent: Annotated[
+        float, typer.Option("--tasks-per-agent", min=1.0, help="Tasks that each agent of a run works off.")
+    ] = 3.0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key of the scenario.", autocompletion=keys_to_set),
+    ] = None,
+    jobs: Jobs = ALL_CORES,
+    cluster: Cluster = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Find the fewest GPUs that keep an SLO: with what is free, and with SideQuest; resumable."""
+    ask = Ask(
+        scenario,
+        tuple(parse_slo(text) for text in slo),
+        Load(agents, load),
+        gpus=tuple(name.strip() for name in gpus.split(",")) if gpus else (),
+        prices=None if prices is None else read_prices(prices),
+        changes=tuple(set_ or ()),
+        ks=read_ks(ks),
+        seeds=seeds,
+        tasks_per_agent=tasks_per_agent,
+    )
+    with progress_bar("runs", quiet) as progress:
+        found = run_plan(
+            ask, output_dir, overwrite=overwrite, workers=Workers(jobs, cluster), progress=progress
+        )
+    write_text(output_dir / PAGE, any_page([output_dir]), overwrite=True)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found, output_dir)
+    if found["answer"] is None:
+        raise typer.Exit(1)
+
+
+def read_ks(text: str) -> tuple[int, ...]:
+    """SideQuest's intervals, as a command line gives them."""
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1 or len(set(found)) < len(found):
+        raise InputError(f"--k {text!r}: give turns of 1 or more, each once, such as --k 1,2,4")
+    return found
+
+
+def read_prices(path: Path) -> dict[str, float]:
+    """A price table. InputError names file, line and what is wrong."""
+    try:
+        document = parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; give a YAML file of prices") from error
+    if not isinstance(document.value, dict) or not document.value:
+        raise InputError(f"{path}: prices are a mapping such as `h100-sxm: 2.5`")
+    for gpu, price in document.value.items():
+        if gpu not in HARDWARE:
+            raise InputError(
+                f"{document.place((gpu,))}: {show(gpu)}: there is no such GPU; choose some of {', '.join(HARDWARE)}"
+            )
+        if isinstance(price, bool) or not isinstance(price, int | float) or not 0 <= price < float("inf"):
+            raise InputError(f"{document.place((gpu,))}: {gpu}: {show(price)} is no price; 0 or more an hour")
+    return {str(gpu): float(price) for gpu, price in document.value.items()}
+
+
+def _print(found: dict[str, Any], directory: Path) -> None:
+    for line in found["sentences"]:
+        print_line(line)
+    columns = ["setting", "gpu", "GPUs", "on each", "breaks at", "runs out", "cost an hour", "95 % sure with"]
+    rows = []
+    for each in found["settings"]:
+        sure = each["sure"]
+        rows.append(
+            [
+                each["setting"] if each["deployable"] else f"({each['setting']})",
+                each["gpu"],
+                each["gpus"],
+                each["share"],
+                each["breaks_at"],
+                (each["bottleneck"] or {}).get("name"),
+                each["cost_per_h"],
+                sure["replicas"] and sure["replicas"] * found["tensor_parallel"] if sure else None,
+            ]
+        )
+    print_rows("", columns, rows)
+    print_line(f"- SLO {', '.join(found['slo'])}, of one replica's run; (a bound in brackets is no choice)")
+    print_line(f"- intervals from {found['uncertainty']}")
+    print_evidence(found["evidence"])
+    print_line(f"- {directory / 'plan.json'}; page: {directory / PAGE}")

@@ -1,0 +1,138 @@
+"""A run's metrics for reading, and what to know before believing them; the same for a simulated and a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sqsim.cli.output import print_line, print_pairs, print_rows
+from sqsim.errors import RunError
+from sqsim.experiments.intervals import Bands
+from sqsim.record.evidence import HELD_FIXED
+from sqsim.record.metrics import Value
+from sqsim.record.schema import RunRecord
+
+_SHOWN = [
+    *("tasks_completed", "tasks_failed", "run_time_s", "output_tok_s", "total_tok_s"),
+    *("kv_capacity_tokens", "kv_usage_peak", "kv_usage_mean", "peak_tokens_mean", "kv_reads_main_tokens"),
+    *("evictions", "evicted_then_used", "aux_spawned", "aux_applied", "aux_late", "retractions"),
+    *("ttft_s_p50", "ttft_s_p99", "tpot_s_p50", "tpot_s_p99", "task_s_p50", "task_s_p90"),
+]
+"""What is printed for reading; --json has every metric."""
+
+
+def print_run(
+    record: RunRecord, found: Mapping[str, Value], output_dir: Path | None, sure: Bands | None = None
+) -> None:
+    """Print the main metrics of a run, with their intervals where there are some, and notes."""
+    scenario = record.run["scenario"]
+    title = (
+        f"{scenario['policy']['name']} / {scenario['engine']['cache']}, "
+        f"{scenario['model']} on {scenario['engine']['gpu']}"
+    )
+    shown = [(name, found[name]) for name in _SHOWN if found.get(name) is not None]
+    if sure is None:
+        print_pairs(title, shown)
+    else:
+        columns = ["metric", "value", f"{sure.confidence:.0%} from", "to", "sd: profile", "sd: chance"]
+        print_rows(title, columns, [[name, value, *_interval(sure, name)] for name, value in shown])
+    for note in [*_notes(record, found), *([] if sure is None else _doubts(sure))]:
+        print_line(f"- {note}")
+    if output_dir is not None:
+        print_line(f"- record: {output_dir}")
+
+
+def _interval(sure: Bands, name: str) -> list[Value]:
+    band = sure.bands.get(name)
+    return [None] * 4 if band is None else [band.low, band.high, band.parameter_sd, band.sampling_sd]
+
+
+def _doubts(sure: Bands) -> list[str]:
+    """What the intervals hold, and what they do not."""
+    drawn = "; ".join(f"{term}: {what}" for term, what in sure.doubts.items()) or "nothing of the profile"
+    by_chance = (
+        ", ".join(sure.sampled) or "nothing: another seed changes nothing (resample: true draws tasks anew)"
+    )
+    return [
+        f"in the intervals, of the profile: {drawn}",
+        f"in the intervals, by chance: {by_chance}",
+        "not in the intervals: what the scenario states or assumes, the scheduler, steps beyond the measured range",
+    ]
+
+
+def require_completed(record: RunRecord, found: Mapping[str, Value]) -> None:
+    """RunError when no task at all reached its end, and that was not the scenario's own turn limit."""
+    if not found["tasks_completed"] and _failures(found).keys() - {"turn_limit"}:
+        raise RunError(f"no task completed: {_failed(record, found)}")
+
+
+def _failures(found: Mapping[str, Value]) -> dict[str, Value]:
+    return {name.removeprefix("failed_"): n for name, n in found.items() if name.startswith("failed_") and n}
+
+
+def _failed(record: RunRecord, found: Mapping[str, Value]) -> str:
+    """Failures by reason, with the limit that was met and what raises it."""
+    fixes = {
+        "context_limit": f"the context holds {record.run['context_length']} tokens; choose a model that holds more",
+        "kv_capacity": f"the pool holds {record.run['kv_capacity']['tokens']} tokens; raise engine.kv_capacity",
+        "turn_limit": "max_turns of the scenario",
+    }
+    return "; ".join(
+        f"{number} x {reason}" + (f" ({fixes[reason]})" if reason in fixes else "")
+        for reason, number in _failures(found).items()
+    )
+
+
+def _unreached(record: RunRecord) -> list[str]:
+    """A closed loop with too few tasks says nothing about the load that was asked for."""
+    asked = record.run["scenario"]["load"].get("concurrency")
+    roots = record.tasks["parent"].null_count
+    if asked is None or roots >= asked:
+        return []
+    return [f"{roots} tasks never make {asked} at a time: give more, or tasks: N with resample: true"]
+
+
+def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
+    run, capacity = record.run, record.run["kv_capacity"]
+    notes = [f"failed: {_failed(record, found)}"] if _failures(found) else []
+    notes += _unreached(record)
+    notes += [f"{'simulated' if run['kind'] == 'simulated' else 'measured'}; {HELD_FIXED}"]
+    if run.get("status", "complete") != "complete":
+        notes.append(f"the run ended before its end, what was measured until then is shown: {run['ended_by']}")
+    if "profile" in run:
+        notes.append(f"profile {run['profile']['name']}: {run['profile']['summary']}")
+    if (eviction := run.get("kernel_costs", {}).get("in_place")) is not None:
+        notes.append(
+            f"an eviction in place takes {eviction['fixed_s'] * 1e6:.3g} us and {eviction['per_token_s'] * 1e9:.3g} ns a "
+            f"token behind it, {eviction['evidence']}: {eviction['source']}"
+        )
+    scenario = run["scenario"]
+    count, each = scenario.get("replicas", 1), ""
+    if count > 1:
+        each = " on each replica"
+        notes.append(
+            f"{count} replicas behind a router, {scenario['router']}: rates are of all of them together"
+        )
+    notes.append(f"KV capacity {capacity['tokens']} tokens{each}, {capacity['how']}")
+    if run.get("time_scale", 1.0) != 1.0:
+        notes.append(f"tools, users and arrivals took {run['time_scale']:g} times as long as recorded")
+    notes += [
+        f"{key}: the scenario says {values['scenario']}, the server has {values['server']}"
+        for key, values in run.get("unlike_the_scenario", {}).items()
+    ]
+    if differences := run.get("server_metrics", {}).get("differences"):
+        said = ", ".join(f"{name} {value:+d}" for name, value in differences.items())
+        notes.append(f"the server counted otherwise than this record ({said}): did others use it meanwhile?")
+    if (live := run.get("live")) and live["derived_segments"]:
+        notes.append(
+            "aux threads decided live, but token ids of the trace are missing and derived ones stand for no text: "
+            "what the model decided on them says nothing of how well it decides"
+        )
+    if run["assumed"]:
+        notes.append(f"assumed, not calibrated: {', '.join(run['assumed'])}")
+    if run["references"].get("synthesised") and run["scenario"]["policy"]["name"] != "none":
+        notes.append("references are synthesised: which responses are needed later is a guess")
+    notes += [
+        f"left the measured range in {steps} steps: {name}" for name, steps in run["out_of_range"].items()
+    ]
+    return notes + [f"refused: {reason}" for reason in run.get("refused", ())]

@@ -1,0 +1,127 @@
+"""`sqsim trace`: import, export, synth, stats, validate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sqsim.cli.output import Json, Overwrite, print_json, print_pairs, print_rows
+from sqsim.errors import InputError
+from sqsim.trace.export import export_mooncake
+from sqsim.trace.files import check_free
+from sqsim.trace.importing import import_files
+from sqsim.trace.statistics import statistics
+from sqsim.trace.store import read_tasks, write_tasks
+from sqsim.trace.synthesis import synthesise
+
+app = typer.Typer(help="Recorded agent runs: import, export, synth, stats, validate.", no_args_is_help=True)
+
+Output = Annotated[Path, typer.Option("-o", "--output", help="The file to write; .zst at the end compresses.")]
+File = Annotated[Path, typer.Argument(help="An sqtrace file, or any file that `import` reads.")]
+
+
+@app.command("import")
+def import_command(
+    paths: Annotated[list[Path], typer.Argument(help="Recorded runs: files, or directories of them.")],
+    output: Output,
+    format_: Annotated[str, typer.Option("--format", help="auto, or the name of a format.")] = "auto",
+    references: Annotated[
+        str, typer.Option(help="synthesise those that are not recorded, or none.")
+    ] = "synthesise",
+    timing: Annotated[
+        str, typer.Option(help="synthesise tool latencies that are not recorded, or none.")
+    ] = "synthesise",
+    seed: Annotated[int, typer.Option(min=0, help="For what is synthesised.")] = 0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a file that cannot be read, instead of leaving it out.")
+    ] = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Turn recorded runs of another format into sqtrace/1, and say what they carry."""
+    check_free(output, overwrite)
+    report = import_files(paths, format=format_, references=references, timing=timing, seed=seed, strict=strict)
+    number = write_tasks(output, report.tasks)
+    if as_json:
+        print_json(
+            {
+                "tasks": number,
+                "output": str(output),
+                "evidence": [each._asdict() for each in report.evidence],
+                "carries": report.carries,
+                "usage": report.usage,
+                "warnings": report.warnings,
+                "left_out": [each._asdict() for each in report.left_out],
+            }
+        )
+        return
+    print_rows("", ["file", "read as"], [[each.path, each.text] for each in report.evidence])
+    kinds = [
+        [kind, ", ".join(f"{how} ({tasks} tasks)" for how, tasks in by.items())]
+        for kind, by in report.carries.items()
+    ]
+    if report.usage is not None:
+        kinds.append(["token counts", report.usage])
+    print_rows("", ["what", "how it came by it"], kinds)
+    if report.left_out:
+        print_rows("", ["left out", "why"], [[each.path, each.reason] for each in report.left_out])
+    if report.warnings:
+        print_rows("", ["warning", "times"], [[text, times] for text, times in report.warnings.items()])
+    print_pairs("", [("tasks", number), ("written to", str(output))])
+
+
+@app.command("export")
+def export_command(
+    file: File,
+    output: Output,
+    to: Annotated[str, typer.Option("--to", help="mooncake")] = "mooncake",
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a trace in another simulator's format."""
+    if to != "mooncake":
+        raise InputError(f"--to {to!r} is no known format; use mooncake")
+    check_free(output, overwrite)
+    written = export_mooncake(read_tasks(file), output)
+    print_pairs("", [("tasks", written.tasks), ("requests", written.lines), ("written to", str(output))])
+    if written.lost:
+        print_rows(
+            "", ["what the format cannot say", "times"], [[text, times] for text, times in written.lost.items()]
+        )
+
+
+@app.command("synth")
+def synth_command(
+    output: Output,
+    profile: Annotated[str, typer.Option(help="frames, browsecomp or coding: what kind of agent.")] = "frames",
+    tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 424,
+    seed: Annotated[int, typer.Option(min=0, help="For all draws.")] = 0,
+    scale: Annotated[float, typer.Option(min=1e-6, help="Multiplies every token count.")] = 1.0,
+    overwrite: Overwrite = False,
+) -> None:
+    """Make a synthetic trace; traces/README.md says after what it is modelled."""
+    check_free(output, overwrite)
+    made = synthesise(profile, tasks, seed, scale)
+    number = write_tasks(output, made)
+    print_pairs("", [("tasks", number), ("written to", str(output))])
+
+
+@app.command("stats")
+def stats_command(file: File, as_json: Json = False) -> None:
+    """What a trace holds: sizes, latencies, references, and what an oracle could save."""
+    found = statistics(read_tasks(file))
+    if as_json:
+        print_json(found)
+        return
+    print_pairs(str(file), list(found.items()))
+
+
+@app.command("validate")
+def validate_command(file: File, as_json: Json = False) -> None:
+    """Read a trace to its end; the first fault is named with file, line and field."""
+    number = sum(1 for _ in read_tasks(file))
+    if as_json:
+        print_json({"file": str(file), "tasks": number, "valid": True})
+        return
+    print_pairs("", [("file", str(file)), ("tasks", number), ("valid", "yes")])

@@ -1,1 +1,0 @@
-"""The only rooms that know SimPy: one process a task, one for the engine."""

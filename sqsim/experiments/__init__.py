@@ -1,0 +1,1 @@
+"""Many runs: studies, sweeps, intervals, plans."""

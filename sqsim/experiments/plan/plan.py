@@ -1,0 +1,167 @@
+"""`sqsim plan`: a scenario, an SLO and a load in; the fewest GPUs, the setting and how sure that is out.
+
+`plan.json` holds the answer and all that it rests on; `points/` (points.py) every run, so that a plan that was killed
+goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqsim.base.workers import Progress, Workers
+from sqsim.errors import InputError, SqsimError
+from sqsim.experiments.grid import overrides
+from sqsim.experiments.plan.answer import SCHEMA, answer
+from sqsim.experiments.plan.confidence import Confidence, certainty, draws
+from sqsim.experiments.plan.search import Load, Search, find_edges
+from sqsim.experiments.plan.settings import KS, Setting, settings
+from sqsim.experiments.plan.slo import Slo
+from sqsim.experiments.points import Found, Item, Points, write_json
+from sqsim.models.cost.hardware import HARDWARE
+from sqsim.scenario.resolved import Resolved
+from sqsim.scenario.scenario import Scenario, load_scenario
+
+LEAST_TASKS = 24
+MOST_TASKS = 10**7
+RATE_TASKS = 200
+"""Tasks of a run at a rate: enough to fill and empty a queue some times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked. `tasks_per_agent`: how many tasks each agent of a run works off, one after the other."""
+
+    file: Path
+    slos: tuple[Slo, ...]
+    load: Load
+    gpus: tuple[str, ...] = ()
+    prices: dict[str, float] | None = None  # GPU -> money an hour
+    changes: tuple[str, ...] = ()
+    ks: tuple[int, ...] = KS
+    seeds: int = 5
+    tasks_per_agent: float = 3.0
+
+
+class _Planner:
+    def __init__(self, ask: Ask, points: Points, workers: Workers, progress: Progress | None) -> None:
+        self.ask, self.points, self.workers, self.progress = ask, points, workers, progress
+        self.base = load_scenario(ask.file, ask.changes)
+        self.ran = 0
+
+    def scenario(self, setting: Setting, gpu: str, replicas: int) -> Scenario:
+        """One replica's share under a setting. ScenarioError: the combination does not exist."""
+        share = self.ask.load.on(replicas)
+        tasks = RATE_TASKS
+        if self.ask.load.agents is not None:
+            tasks = max(LEAST_TASKS, round(self.ask.tasks_per_agent * share))
+        values = {
+            "tasks": tasks,
+            "resample": True,
+            "replicas": 1,  # it stands for all of them
+            **self.ask.load.changes(replicas),
+            **setting.changes,
+        }
+        if gpu != self.base.engine.gpu:
+            values |= {"engine.gpu": gpu, "engine.profile": "auto", "engine.kv_capacity": "auto"}
+        return load_scenario(self.ask.file, [*self.ask.changes, *overrides(values)])
+
+    def run(self, asked: Sequence[tuple[Search, int]]) -> Iterator[Found | SqsimError]:
+        """Run what searches ask for. A combination that does not exist is its search's error."""
+        made: list[Scenario | SqsimError] = []
+        for search, replicas in asked:
+            try:
+                made.append(self.scenario(search.setting, search.gpu, replicas))
+            except InputError as error:
+                made.append(error)
+        results = iter(self._run([each for each in made if isinstance(each, Scenario)]))
+        for each in made:
+            yield next(results) if isinstance(each, Scenario) else each
+
+    def _run(self, scenarios: Sequence[Item]) -> list[Found | SqsimError]:
+        def tell(done: int, total: int) -> None:
+            if self.progress is not None:
+                self.progress(self.ran + done, self.ran + total)
+
+        found = self.points.run(scenarios, self.workers, tell)
+        self.ran += len(scenarios)
+        return found
+
+    def sure(self, asked: Sequence[tuple[Search, int]]) -> list[Confidence | None]:
+        """How sure each of these numbers of replicas is; None where a draw could not be run."""
+        drawn = [
+            draws(self.scenario(search.setting, search.gpu, replicas), self.ask.seeds)
+            for search, replicas in asked
+        ]
+        found = iter(self._run([each for group in drawn for each in group]))
+        results: list[Confidence | None] = []
+        for group in drawn:
+            got = [next(found) for _ in group]
+            fine = [each for each in got if not isinstance(each, SqsimError)]
+            results.append(certainty(fine, self.ask.slos) if len(fine) == len(got) else None)
+        return results
+
+
+def run_plan(
+    ask: Ask,
+    directory: Path,
+    *,
+    overwrite: bool = False,
+    workers: Workers | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Search, and write plan.json; what it holds. InputError: what is asked makes no sense, and why."""
+    _check(ask)
+    points = Points(directory)
+    planner = _Planner(ask, points, workers or Workers(), progress)
+    base = planner.base
+    if base.router != "session_affinity":
+        raise InputError(
+            f"plan: router {base.router!r} lets replicas share a task's requests, and a plan takes them one by one; set "
+            "router: session_affinity, or sweep the scenario over `replicas`"
+        )
+    hybrid = Resolved.of(base).hybrid
+    gpus = ask.gpus or (base.engine.gpu,)
+    searches = [
+        Search(setting, gpu, ask.load, ask.slos)
+        for gpu in gpus
+        for setting in settings(ask.ks, hybrid=hybrid, sized=base.engine.kv_capacity is None)
+    ]
+    for search in searches:  # what no setting can be is said before anything runs
+        try:
+            planner.scenario(search.setting, search.gpu, ask.load.first)
+        except InputError as error:
+            search.failure = error
+    points.make_room(overwrite)
+    find_edges(searches, planner.run)
+    content = {
+        "schema": SCHEMA,
+        "scenario": {"file": ask.file.name, "changes": list(ask.changes), "resolved": base.resolved()},
+        **answer(ask.slos, ask.load, searches, planner.sure, ask.prices, base.engine.tensor_parallel),
+    }
+    write_json(directory / "plan.json", content)
+    return json.loads(json.dumps(content))  # type: ignore[no-any-return]  # as a reader of the file finds it
+
+
+def _check(ask: Ask) -> None:
+    if not ask.slos:
+        raise InputError("plan: no SLO; give at least one --slo, such as --slo 'ttft_s_p99<2'")
+    if (ask.load.agents is None) == (ask.load.tasks_per_h is None):
+        given = "both are given" if ask.load.agents is not None else "neither is given"
+        raise InputError(
+            f"plan: {given}; say what is to be carried by --agents N or --load TASKS_PER_HOUR, not both"
+        )
+    if ask.load.tasks_per_h is not None and not 0 < ask.load.tasks_per_h < 1e9:
+        raise InputError(f"plan: --load {ask.load.tasks_per_h:g} must be above 0 tasks an hour, and below 1e9")
+    tasks = None if ask.load.agents is None else ask.tasks_per_agent * ask.load.on(ask.load.first)
+    if tasks is not None and not tasks <= MOST_TASKS:
+        raise InputError(
+            f"plan: --tasks-per-agent {ask.tasks_per_agent:g} makes runs of {tasks:g} tasks; give one that makes at most "
+            f"{MOST_TASKS:g}"
+        )
+    for gpu in ask.gpus:
+        if gpu not in HARDWARE:
+            raise InputError(f"plan: --gpus {gpu!r} is unknown; choose some of {', '.join(HARDWARE)}")

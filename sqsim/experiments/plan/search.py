@@ -1,0 +1,116 @@
+"""The fewest replicas that keep an SLO, for many settings at once: bisection over the number of replicas.
+
+With session affinity replicas are independent and alike, so R replicas for N agents are R times one replica with N / R:
+one replica is simulated at the load that it gets. All settings and GPUs ask for their next run together, so that the
+workers are never idle. Every run has the scenario's seed: settings are compared under the same luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqsim.errors import SqsimError
+from sqsim.experiments.plan.settings import Setting
+from sqsim.experiments.plan.slo import Slo, broken
+from sqsim.experiments.points import Found
+
+FIRST_AGENTS = 8
+"""Agents on one replica at which a search for agents begins: cheap to run, and mostly below the edge."""
+MOST_REPLICAS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What all replicas together must carry: so many agents at a time, or so many tasks an hour."""
+
+    agents: int | None = None
+    tasks_per_h: float | None = None
+
+    def on(self, replicas: int) -> float:
+        """One replica's share: agents (the fullest replica's), or tasks an hour."""
+        if self.agents is not None:
+            return -(-self.agents // replicas)
+        assert self.tasks_per_h is not None, "one of both is given"
+        return self.tasks_per_h / replicas
+
+    def changes(self, replicas: int) -> dict[str, Any]:
+        """The share as scenario keys."""
+        share = self.on(replicas)
+        return {"load": {"concurrency": share} if self.agents is not None else {"rate_per_s": share / 3600}}
+
+    @property
+    def most(self) -> int:
+        """More replicas than this change nothing."""
+        return self.agents if self.agents is not None else MOST_REPLICAS
+
+    @property
+    def first(self) -> int:
+        """The number of replicas to try first."""
+        return -(-self.agents // FIRST_AGENTS) if self.agents is not None else 1
+
+
+@dataclass(slots=True, eq=False)
+class Search:
+    """One setting on one GPU: what was run, by the number of replicas that it stands for."""
+
+    setting: Setting
+    gpu: str
+    load: Load
+    slos: tuple[Slo, ...]
+    runs: dict[int, Found] = field(default_factory=dict)
+    failure: SqsimError | None = None
+
+    @property
+    def error(self) -> str | None:
+        """What kept this setting from being run, in a line."""
+        return None if self.failure is None else "; ".join(str(self.failure).splitlines())
+
+    def serves(self, replicas: int) -> bool:
+        """Whether a run of this many replicas kept the SLO."""
+        return not broken(self.slos, self.runs[replicas]["metrics"])
+
+    @property
+    def good(self) -> list[int]:
+        return sorted(replicas for replicas in self.runs if self.serves(replicas))
+
+    @property
+    def bad(self) -> list[int]:
+        return sorted(replicas for replicas in self.runs if not self.serves(replicas))
+
+    @property
+    def fewest(self) -> int | None:
+        """The fewest replicas that serve, with none more that did not; None: no number does."""
+        served = [replicas for replicas in self.good if not self.bad or replicas > self.bad[-1]]
+        return served[0] if served else None
+
+    def next(self) -> int | None:
+        """The number of replicas to run next; None: the edge is found."""
+        if self.failure is not None:
+            return None
+        if not self.runs:
+            return self.load.first
+        fewest, worst = self.fewest, self.bad[-1] if self.bad else 0
+        if fewest is None:
+            return None if worst >= self.load.most else min(2 * worst, self.load.most)
+        if fewest - worst <= 1:
+            return None
+        return (fewest + worst) // 2  # the same share as one that was run is the same point: it costs nothing
+
+
+Run = Callable[[list[tuple[Search, int]]], Iterator[Found | SqsimError]]
+"""Runs what searches ask for; one result each, in order."""
+
+
+def find_edges(searches: list[Search], run: Run) -> None:
+    """Carry all searches to their ends. Where not one of them could be run at all, the first one's error is raised."""
+    while asked := [(search, replicas) for search in searches if (replicas := search.next()) is not None]:
+        for (search, replicas), found in zip(asked, run(asked), strict=True):
+            if isinstance(found, SqsimError):
+                search.failure = found
+            else:
+                search.runs[replicas] = found
+    failures = [search.failure for search in searches if search.failure is not None]
+    if len(failures) == len(searches):
+        raise failures[0]

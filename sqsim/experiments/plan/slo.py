@@ -1,0 +1,74 @@
+"""What a plan must keep: bounds on metrics, such as `ttft_s_p99<2`."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqsim.errors import InputError
+from sqsim.record.metrics import DEFINITIONS
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_FORM = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
+
+MEMORY_FAILURES = ("failed_kv_capacity", "failed_out_of_memory")
+"""A setting under which tasks fail for want of memory serves nobody, whatever its latencies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """One bound: a metric's name, how it is compared, and with what, in the metric's unit."""
+
+    metric: str
+    sign: str
+    bound: float
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.sign}{self.bound:g}"
+
+    @property
+    def upper(self) -> bool:
+        """Whether less is better."""
+        return self.sign in {"<", "<="}
+
+    def holds(self, value: float | None) -> bool:
+        """Whether a value keeps the bound; an undefined one (nothing completed) does not."""
+        return value is not None and _OPERATORS[self.sign](value, self.bound)
+
+
+def parse_slo(text: str) -> Slo:
+    """Read one `--slo`. InputError names what is wrong, and the metrics there are."""
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise InputError(f"--slo {text!r}: is no bound on a metric; write METRIC<NUMBER, such as ttft_s_p99<2")
+    metric, sign, number = found.groups()
+    if metric not in DEFINITIONS:
+        known = ", ".join(name for name, each in DEFINITIONS.items() if each.unit)
+        raise InputError(f"--slo {text!r}: there is no metric {metric!r}; there are {known}")
+    try:
+        bound = float(number)
+    except ValueError:
+        bound = math.nan
+    if not math.isfinite(bound):
+        raise InputError(f"--slo {text!r}: {number!r} is no number; write METRIC<NUMBER")
+    slo = Slo(metric, sign, bound)
+    if slo.upper and not slo.holds(0.0):
+        raise InputError(
+            f"--slo {text!r}: no run keeps it, since {metric} is never below 0; raise the bound, or write METRIC>NUMBER"
+        )
+    return slo
+
+
+def broken(slos: tuple[Slo, ...], found: Mapping[str, Any]) -> list[str]:
+    """The bounds that a run's metrics break, and failures for want of memory; empty where it serves."""
+    lost = [name for name in MEMORY_FAILURES if found.get(name)]
+    return [str(slo) for slo in slos if not slo.holds(found.get(slo.metric))] + lost

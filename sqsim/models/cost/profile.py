@@ -1,0 +1,243 @@
+"""Step times are data: a cost profile is a YAML file that says what a step costs and how anyone knows.
+
+Each *term* carries its evidence (`measured`, `derived`, `assumed` or `published`), its source, the range it
+was measured over and, where it was fitted, how well the fit holds on rows that it never saw. Times are
+seconds; terms called "a layer" are multiplied by the model's layers of that kind. The formula that puts the
+terms together is step_cost.py's. A profile's name says what it mixes: model, GPU, attention kernel, MoE kernel,
+engine.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
+
+from sqsim.errors import InputError
+from sqsim.models.cost.geometry import Geometry, Weights
+
+# The C loader reads the same YAML ten times faster, where PyYAML was built with it.
+_LOADER: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+Evidence = Literal["measured", "derived", "assumed", "published"]
+Seconds = Annotated[FiniteFloat, Field(ge=0)]
+Count = Annotated[FiniteFloat, Field(ge=0)]
+Spread = Annotated[FiniteFloat, Field(ge=0, le=2)]
+
+
+def _rising(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x1 <= x0 or y1 < y0:
+            raise ValueError(f"points must rise: [{x1:g}, {y1:g}] follows [{x0:g}, {y0:g}]")
+    return points
+
+
+Points = Annotated[list[tuple[Count, Seconds]], Field(min_length=1), AfterValidator(_rising)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Fit(_Strict):
+    """How a term was fitted. Errors are relative: |predicted / measured - 1|."""
+
+    rows: int
+    mean_abs_error: FiniteFloat
+    held_out_rows: int
+    held_out_mean_abs_error: FiniteFloat | None
+    held_out_max_abs_error: FiniteFloat | None
+    # of numbers of the profile, each by its path (`decode_full.points.1`); None where the term is a table of measurements
+    names: list[str] | None = None
+    covariance: list[list[FiniteFloat]] | None = None
+
+    @model_validator(mode="after")
+    def _square(self) -> Self:
+        if (self.names is None) != (self.covariance is None):
+            raise ValueError("names and covariance belong together: give both or neither")
+        if self.names is not None and self.covariance is not None:
+            sizes = {len(self.covariance), *map(len, self.covariance)}
+            if sizes != {len(self.names)}:
+                raise ValueError(f"covariance must be {len(self.names)} x {len(self.names)}, as many as names")
+            if any(self.covariance[at][at] < 0 for at in range(len(self.names))):
+                raise ValueError("covariance has a negative variance")
+        return self
+
+
+class Term(_Strict):
+    """What every term says about itself. `ranges`: quantity -> smallest and largest value measured."""
+
+    evidence: Evidence
+    source: str
+    ranges: dict[str, tuple[float, float]] = {}
+    # relative standard deviation of a factor on the whole term; None: what uncertainty.py declares for the evidence
+    spread: Spread | None = None
+    fit: Fit | None = None
+
+
+class StepTerm(Term):
+    """What any step costs, whatever is in it: host, launches, small kernels (norms, rotary, sampling)."""
+
+    fixed_s: Annotated[FiniteFloat, Field(gt=0)]
+    per_layer_s: Seconds
+
+
+class CurveTerm(Term):
+    """Piecewise linear through (tokens, seconds); constant before the first point, straight on after the last."""
+
+    points: Points
+
+
+class DecodeTerm(Term):
+    """Decode attention of a layer: a curve over requests, and seconds a token of context read."""
+
+    points: Points
+    per_token_s: Seconds
+    # (requests, context each): the largest context measured with at least that many requests, by requests
+    frontier: list[tuple[Count, Count]] = []
+
+
+class PrefillTerm(Term):
+    """Prefill attention of a layer, by requests, new tokens, and pairs of a new token and one it attends to."""
+
+    fixed_s: Seconds
+    per_request_s: Seconds
+    per_token_s: Seconds
+    per_pair_s: Seconds
+
+
+class PrefixTerm(Term):
+    """Reading the KV of the tokens before a prefill: seconds a token a full-attention layer."""
+
+    per_token_s: Seconds
+
+
+class ClientTerm(Term):
+    """The ways between an agent and the scheduler: HTTP, tokenizer and detokenizer processes, the agent's own loop."""
+
+    request_s: Seconds  # from the submission until the scheduler can queue it
+    response_s: Seconds  # from a step's result until the agent has it
+
+
+class Profile(_Strict):
+    """One cost profile. `auto` is the reason for which it is its (model, GPU)'s default, else None."""
+
+    schema_: Literal["sqsim-profile/1"] = Field(alias="schema")
+    name: str
+    model: str
+    gpu: str
+    engine: str
+    version: str
+    weights: Weights
+    kv_dtype: str
+    note: str
+    auto: str | None = None
+    spread: Spread = 0.0  # relative standard deviation of a factor on all step times of a run
+
+    step: StepTerm
+    dense: CurveTerm  # a layer's projections (and dense MLP), by tokens in the step
+    moe: CurveTerm | None = None  # a layer's experts, by tokens in the step
+    lm_head: CurveTerm  # the output projection, by requests that get a token
+    decode_full: DecodeTerm
+    decode_sliding: DecodeTerm | None = None
+    prefill_full: PrefillTerm
+    prefill_sliding: PrefillTerm | None = None
+    prefix_read: PrefixTerm
+    client: ClientTerm | None = None  # None: both ways take no time
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.decode_sliding is None) != (self.prefill_sliding is None):
+            raise ValueError("decode_sliding and prefill_sliding belong together: give both or neither")
+        for term in self.terms().values():
+            for path in (term.fit.names if term.fit else None) or ():
+                if not self._has(path):
+                    raise ValueError(f"fit.names: {path!r} is no number of this profile, such as step.fixed_s")
+        return self
+
+    def _has(self, path: str) -> bool:
+        """Whether a path leads to seconds: `decode_full.per_token_s`, `decode_full.points.1`."""
+        name, _, key = path.partition(".")
+        value = getattr(self.terms().get(name), key.split(".")[0], None)
+        if isinstance(value, list):
+            return key in {f"points.{at}" for at in range(len(value))}
+        return key.endswith("_s") and isinstance(value, float)
+
+    def terms(self) -> dict[str, Term]:
+        """The terms that this profile has, by name, in the order of the formula."""
+        values = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return {name: value for name, value in values if isinstance(value, Term)}
+
+    def evidence(self) -> dict[str, str]:
+        """Term -> evidence, for the header of a report."""
+        return {name: term.evidence for name, term in self.terms().items()}
+
+    def require(self, geometry: Geometry, place: str) -> None:
+        """InputError unless the profile has the terms that this model needs, and no others."""
+        for names, needed in (
+            (("moe",), geometry.experts > 0),
+            (("decode_sliding", "prefill_sliding"), geometry.sliding_layers > 0),
+        ):
+            for name in names:
+                if (name in self.terms()) != needed:
+                    raise InputError(
+                        f"{place}: {name}: {'missing' if needed else 'given'}, but {geometry.name} has "
+                        f"{geometry.experts} experts and {geometry.sliding_layers} sliding layers; "
+                        f"{'add' if needed else 'remove'} it"
+                    )
+
+
+def read_profile(text: str, place: str) -> Profile:
+    """A profile from YAML text; InputError naming the place and the key for whatever is wrong."""
+    try:
+        data = yaml.load(text, Loader=_LOADER)  # noqa: S506 - both choices are safe loaders
+    except (yaml.YAMLError, RecursionError) as error:
+        raise InputError(f"{place}: not YAML: {' '.join(str(error).split())}") from error
+    try:
+        return Profile.model_validate(data)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc'])) or 'profile'}: {problem['msg']}, got {problem['input']!r:.80}"
+            for problem in error.errors()
+        )
+        raise InputError(f"{place}: {problems}") from error
+
+
+def load_profile(path: Path) -> Profile:
+    """A profile file of the user's own."""
+    known = f"known profiles: {', '.join(each.name for each in shipped_profiles())}"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"profile {path}: cannot be read: {error.strerror}; {known}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"profile {path}: not UTF-8 text ({error.reason}); {known}") from error
+    return read_profile(text, str(path))
+
+
+@cache
+def shipped_profiles(model: str = "", gpu: str = "") -> tuple[Profile, ...]:
+    """The profiles that come with sqsim, by name; of one model and GPU alone where both are given.
+
+    A profile's file is called after it, and its name begins with its model and GPU.
+    """
+    prefix = f"{model}-{gpu}-" if model else ""
+    folder = resources.files("sqsim.models.cost.profiles")
+    files = sorted(
+        (each for each in folder.iterdir() if each.name.endswith(".yaml")), key=lambda each: each.name
+    )
+    return tuple(
+        read_profile(each.read_text("utf-8"), each.name) for each in files if each.name.startswith(prefix)
+    )
+
+
+def profile_text(profile: Profile, made_by: str) -> str:
+    """The profile as YAML, the way that `read_profile` takes it; `made_by` is a command."""
+    data = profile.model_dump(by_alias=True, mode="json", exclude_none=True, exclude_defaults=True)
+    head = f"# Made by {made_by}. Seconds and tokens; `dense` to `prefix_read`: a layer.\n"
+    return head + yaml.safe_dump(data, sort_keys=False, width=120, default_flow_style=None)

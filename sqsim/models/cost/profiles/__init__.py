@@ -1,0 +1,1 @@
+"""Cost profiles as data; `sqsim.models.cost.step_cost` reads them."""

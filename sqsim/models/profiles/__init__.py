@@ -1,1 +1,0 @@
-"""Cost profiles as data; `sqsim.models.cost` reads them."""

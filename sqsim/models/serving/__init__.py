@@ -1,0 +1,1 @@
+"""SGLang's scheduler and its KV cache: admission, batches, radix tree, sessions, pools, retraction (RULES.md). Pure."""

@@ -1,0 +1,1 @@
+"""What a run leaves behind: the record, its files, and the numbers computed from it."""

@@ -1,0 +1,1 @@
+"""HTML, figures and templates."""

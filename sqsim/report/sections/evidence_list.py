@@ -1,0 +1,17 @@
+"""On what the runs of a sweep, a plan or a region rest: a list with its marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqsim.record.evidence import evidence_lines
+from sqsim.report.html.markup import badged, missing
+
+
+def evidence_list(evidence: Sequence[dict[str, Any]]) -> str:
+    """What those runs' points say of themselves, each thing once."""
+    lines = evidence_lines(evidence)
+    if not lines:
+        return missing("Nothing ran.")
+    return f"<ul>{''.join(f'<li>{badged(line)}</li>' for line in lines)}</ul>"

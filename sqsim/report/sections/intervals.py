@@ -1,0 +1,44 @@
+"""How sure the numbers are: the intervals of runs that were made with `sqsim run --bands`."""
+
+from __future__ import annotations
+
+from sqsim.experiments.intervals import Bands, read_bands
+from sqsim.report.data.measures import GROUPS, share
+from sqsim.report.data.sources import Sources
+from sqsim.report.html.markup import badged, escape, table, value_cell
+
+IDENT, TITLE = "intervals", "How sure are these numbers?"
+
+_HELD = (
+    "Of so many runs under profiles and seeds that might as well be true, the middle 90 %. The two standard deviations say "
+    "how much of that is the cost profile's and how much is chance. Not in it: what a scenario states or assumes, the "
+    "scheduler, and steps beyond the measured ranges."
+)
+
+
+def intervals(sources: Sources) -> str:
+    """A table for each record that has bands; nothing where none has."""
+    found = [
+        (sources.short(panel, point), bands)
+        for panel, point, record in sources.kept
+        if (bands := read_bands(record.path)) is not None
+    ]
+    if not found:
+        return ""
+    return f"<p>{escape(_HELD)}</p>" + "".join(_run(name, bands) for name, bands in found)
+
+
+def _run(name: str, bands: Bands) -> str:
+    head = ["metric", "value", f"{share(bands.confidence)} from", "to", "sd: profile", "sd: chance"]
+    rows = []
+    for measure in (measure for group in GROUPS for measure in group.measures):
+        band = bands.bands.get(measure.key)
+        if band is not None and (band.low, band.high) != (0.0, 0.0):
+            values = (band.value, band.low, band.high, band.parameter_sd, band.sampling_sd)
+            rows.append([escape(measure.title), *map(value_cell, values)])
+    doubts = "".join(f"<li>{escape(term)}: {badged(what)}</li>" for term, what in bands.doubts.items())
+    drawn = ", ".join(bands.sampled) or "nothing: another seed changes nothing"
+    return (
+        table(head, rows, f"90 % intervals: {name}", "data")
+        + f"<p>Drawn of the profile:</p><ul>{doubts or '<li>nothing</li>'}</ul><p>Drawn by chance: {escape(drawn)}.</p>"
+    )

@@ -1,0 +1,381 @@
+"""A scenario: which traces, on which model and engine, under which load and policy. SPEC.md is the contract.
+
+`load_scenario` reads the strict YAML. Every fault is a ScenarioError, one line a fault:
+`FILE:LINE: key.path: value and what is wrong with it; what is allowed`.
+
+A scenario names its files as the YAML does, so that a record does not depend on where a checkout lies;
+`trace_paths`, `model_path` and `profile` are those names beside the scenario's file.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from sqsim.base.complaints import alike, complaint
+from sqsim.base.part import FITS, AfterEviction, Count, Name, Part, Word, conflict
+from sqsim.base.strict_yaml import Document, KeyPath, dotted, key_path, parse, put_value, set_value, show
+from sqsim.errors import InputError, PolicyError, ScenarioError, TraceError
+from sqsim.policies.base import Policy
+from sqsim.policies.definition import check_needs
+from sqsim.policies.none import NoEviction
+from sqsim.policies.registry import BUILT_IN, POLICIES, registered
+from sqsim.scenario.parts import LOADS, ClosedLoad, Engine, Load, RateLoad, RecordedLoad, Router
+
+if TYPE_CHECKING:
+    from sqsim.scenario.keys import ScenarioChanges, ScenarioKeys
+
+__all__ = [
+    "ClosedLoad",
+    "Engine",
+    "RateLoad",
+    "RecordedLoad",
+    "Scenario",
+    "load_scenario",
+    "make_scenario",
+]
+
+
+def _as_tuple(value: Any) -> Any:
+    """One trace or several; from Python also as paths."""
+    names = (
+        value if isinstance(value, list | tuple) else (value,) if isinstance(value, str | PathLike) else None
+    )
+    return value if names is None else tuple(fspath(n) if isinstance(n, PathLike) else n for n in names)
+
+
+def _as_given(part: Part) -> dict[str, Any]:
+    """A part as a file would say it: what was set, and what tells its kind from others even where that is a default."""
+    tags: dict[str, Any] = {
+        key: getattr(part, key) for key in ("name", "concurrency") if key in type(part).model_fields
+    }
+    content = {**tags, **part.model_dump(mode="json", exclude_unset=True)}
+    if (
+        isinstance(part, Engine) and not part.swa_pool
+    ):  # the one ratio that goes with it, which the engine sets itself
+        content.pop("swa_full_tokens_ratio", None)
+    return content
+
+
+def _read_policy(value: Any) -> Policy:
+    """A policy as an object, or as the mapping of a file, which names it."""
+    if isinstance(value, Policy):
+        registered(value)
+        check_needs(value)
+        return value
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str) or name not in POLICIES:
+        raise PydanticCustomError("choice", "no choice")
+    policy = POLICIES[name].model_validate(value)
+    check_needs(policy)
+    return policy
+
+
+class _Places(dict[KeyPath, str]):
+    """Where each key was set. It makes no scenario another, so any two are equal."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Places)
+
+    __hash__ = None
+
+
+class Scenario(Part):
+    """Everything that decides a run: `Scenario(traces="tasks.jsonl", engine={"cache": "session"}, seed=1)`.
+
+    A key's value is what a file may say, or an object of it (`Engine(...)`); traces may be paths. Relative paths are
+    relative to the working directory. ScenarioError: one line a fault, as for a file.
+    """
+
+    traces: Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_as_tuple)] = Field(
+        description="a trace file, or a list of at least one"
+    )
+    tasks: Annotated[Count | None, Word("all")] = Field(
+        default=None, description="all, or a number of tasks, at least 1"
+    )
+    resample: bool = Field(default=False, description="true: `tasks` tasks drawn with replacement; or false")
+    model: Name = Field(
+        default="gpt-oss-20b", description="a model that `sqsim support` lists, or the path of a config.json"
+    )
+    engine: Engine = Field(default_factory=Engine, description="a mapping of engine settings")
+    replicas: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=1, description="engines of this kind behind a router, from 1 to 10000"
+    )
+    router: Router = Field(
+        default="session_affinity",
+        description="session_affinity, round_robin or least_loaded: where a task's requests go",
+    )
+    load: Load = Field(
+        default_factory=ClosedLoad,
+        description="exactly one of {concurrency: 24}, {rate_per_s: 0.2, arrivals: poisson}, {as_recorded: true, speedup: 1}",
+    )
+    policy: Annotated[SerializeAsAny[Policy], PlainValidator(_read_policy)] = Field(
+        default_factory=NoEviction,
+        description=f"a mapping with a name: {', '.join(BUILT_IN)}; such as {{name: none}}",
+    )
+    apply: Literal["boundary", "turn_end"] = Field(default="boundary", description="boundary or turn_end")
+    max_turns: Annotated[Count | None, Word("none")] = Field(
+        default=None, description="none, or a number of turns, at least 1"
+    )
+    tool_wait_cap_s: Annotated[Annotated[float, Field(ge=0, allow_inf_nan=False)] | None, Word("none")] = Field(
+        default=None, description="none, or the longest wait for tools in seconds, 0 or more"
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="a whole number, 0 or more")
+
+    if TYPE_CHECKING:  # what a caller may give is more than what is kept
+
+        def __init__(self, **keys: Unpack[ScenarioKeys]) -> None: ...
+
+    _base: Path = PrivateAttr(default_factory=Path)
+    _places: _Places = PrivateAttr(default_factory=_Places)
+
+    @model_validator(mode="after")
+    def _exists(self) -> Scenario:
+        cache, after = self.engine.cache, self.after_eviction
+        if after is not None and after != FITS[cache]:
+            other = next(name for name, fit in FITS.items() if fit == after)
+            raise conflict(
+                "policy.after_eviction",
+                f"{after!r} does not exist with engine.cache {cache!r}",
+                f"set engine.cache: {other}, or policy.after_eviction: {FITS[cache]}",
+            )
+        if self.policy.needs_sessions and cache != "session":
+            does = "pins" if self.policy.overrides("hold_s") else "needs"
+            raise conflict(
+                "policy.name",
+                f"{self.policy.name} {does} sessions, and engine.cache {cache!r} has none",
+                "set engine.cache: session, or another policy",
+            )
+        if self.replicas > 1 and self.router != "session_affinity" and cache == "session":
+            raise conflict(
+                "router",
+                f"{self.router!r} tears sessions apart, which engine.cache {cache!r} keeps on one replica",
+                "set router: session_affinity, or engine.cache: radix",
+            )
+        if self.resample and self.tasks is None:
+            raise conflict(
+                "resample", "how many tasks to draw is not said", "set tasks to a number, or resample: false"
+            )
+        return self
+
+    @property
+    def after_eviction(self) -> AfterEviction | None:
+        """What follows an eviction; None where nothing is ever evicted."""
+        return self.policy.follows_eviction
+
+    @property
+    def trace_paths(self) -> tuple[Path, ...]:
+        """The trace files; a relative name is relative to the scenario's file."""
+        return tuple(self._base / name for name in self.traces)
+
+    @property
+    def model_path(self) -> Path | None:
+        """The config.json that `model` names; None where it is the name of a known model."""
+        return self._base / self.model if self.model.endswith(".json") else None
+
+    @property
+    def profile(self) -> str:
+        """The cost profile: `auto`, a name, or the path of a file; a relative one is relative to the scenario's."""
+        name = self.engine.profile or "auto"
+        return str(self._base / name) if name.endswith((".yaml", ".yml")) else name
+
+    @property
+    def kernel_costs(self) -> str | None:
+        """The record of benchmarks/gpu/kernels.py; None for auto. A relative path is relative to the scenario's file."""
+        name = self.engine.kernel_costs
+        return None if name is None else str(self._base / name)
+
+    @contextmanager
+    def blamed(self, key: str) -> Iterator[None]:
+        """Whatever the body finds wrong is the value of this key: the error says where that stands."""
+        try:
+            yield
+        except TraceError:
+            raise  # a file of its own, with a line of its own
+        except InputError as error:
+            known = Document(None, {(): "scenario", **self._places})
+            raise ScenarioError(f"{known.place(tuple(key.split('.')))}: {key}: {error}") from error
+
+    def with_(self, changes: Mapping[str, Any] | None = None, /, **keys: Unpack[ScenarioChanges]) -> Scenario:
+        """Derive a scenario: `with_({"load.concurrency": 8, "policy.n": 2}, seed=1)`.
+
+        A dotted key changes one value, as `--set` does; a key by its name is given anew as a whole. What nobody set
+        takes its default again. ScenarioError as for a file.
+        """
+        document = Document(self._given(), {(): "scenario", **self._places})
+        for key, value in (*keys.items(), *(changes or {}).items()):  # a dotted key may be of a part given here
+            if not isinstance(key, str) or not all(path := key_path(key)):
+                raise ScenarioError(f"with_: {show(key)} is no key of a scenario, such as 'load.concurrency'")
+            above = document.value.get(path[0])
+            if len(path) > 1 and isinstance(above, Part):
+                document.value[path[0]] = _as_given(above)
+            put_value(document, path, value if isinstance(value, Part) else copy.deepcopy(value), "with_")
+        return _checked(document, self._base)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Scenario:
+        """Copy it; with `update` it is `with_(update)`."""
+        return self.with_(update) if update else super().model_copy(deep=deep)
+
+    def _given(self) -> dict[str, Any]:
+        """What was set, as a file would say it; parts are the objects that they are."""
+        content = self.model_dump(mode="json", exclude_unset=True)
+        return content | {key: getattr(self, key) for key in content.keys() & {"engine", "load", "policy"}}
+
+    @classmethod
+    def _refused(cls, values: Mapping[str, Any], error: ValidationError) -> ScenarioError:
+        return _refusal(Document(dict(values), {(): "scenario"}), error)
+
+    def __repr__(self) -> str:
+        load = ", ".join(f"{key} {value}" for key, value in self.load.model_dump(mode="json").items())
+        tasks = "all tasks" if self.tasks is None else f"{self.tasks} tasks"
+        return (
+            f"<Scenario {self.policy.name} / {self.engine.cache}, {self.model} on {self.engine.gpu}, {load}, "
+            f"{tasks} of {', '.join(self.traces)}>"
+        )
+
+    __str__ = __repr__
+
+    def resolved(self) -> dict[str, Any]:
+        """Everything with its defaults, as JSON. Reading it back gives this scenario."""
+        content = self.model_dump(mode="json")
+        if self.replicas == 1:  # one engine needs no router: such a scenario says nothing of either
+            del content["replicas"], content["router"]
+        return content
+
+    def assumed(self) -> list[str]:
+        """Key paths of the values in use that no record has calibrated yet (SPEC.md, "Policies")."""
+        return [f"policy.{name}" for name in self.policy.not_calibrated]
+
+
+def load_scenario(
+    path: str | Path, overrides: Sequence[str] = (), places: Sequence[str] | None = None
+) -> Scenario:
+    """Read a scenario file and apply `a.b=value` overrides (each value is YAML) in order.
+
+    `places` are what messages call the overrides' places, when they do not come from `--set`.
+    """
+    file = Path(path)
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise ScenarioError(
+            f"{file}: cannot be read: {error.strerror}; give the path of a scenario's YAML file"
+        ) from error
+    return _build(parse(text, str(file)), overrides, file.parent, places)
+
+
+def make_scenario(
+    content: Mapping[str, Any], overrides: Sequence[str] = (), base: Path | None = None, where: str = "scenario"
+) -> Scenario:
+    """Build a scenario from values, checked as a file is; relative paths are relative to `base` (default: here)."""
+    return _build(Document(copy.deepcopy(dict(content)), {(): where}), overrides, base or Path())
+
+
+def _build(
+    document: Document, overrides: Sequence[str], base: Path, places: Sequence[str] | None = None
+) -> Scenario:
+    if not isinstance(document.value, dict):
+        where, value = document.place(()), show(document.value)
+        raise ScenarioError(f"{where}: a scenario is a mapping such as `traces: tasks.jsonl`, not {value}")
+    for index, override in enumerate(overrides):
+        set_value(document, override, None if places is None else places[index])
+    return _checked(document, base)
+
+
+def _checked(document: Document, base: Path) -> Scenario:
+    try:
+        scenario = Scenario.model_validate(document.value)
+    except ValidationError as error:
+        raise _refusal(document, error) from None
+    except PolicyError as error:
+        raise ScenarioError(f"{document.place(('policy', 'name'))}: policy.name: {error}") from error
+    # Its own module: where it came from is no field of a scenario.
+    scenario._base = base  # noqa: SLF001
+    scenario._places = _Places(document.places)  # noqa: SLF001
+    return scenario
+
+
+def _refusal(document: Document, error: ValidationError) -> ScenarioError:
+    faults = error.errors(include_url=False)
+    items = {fault["loc"][:-1] for fault in faults if fault["loc"]}
+    # A list whose items are wrong is not also too short.
+    faults = [fault for fault in faults if not (fault["type"] == "too_short" and fault["loc"] in items)]
+    return ScenarioError("\n".join(_explain(document, fault) for fault in faults))
+
+
+def _explain(document: Document, fault: ErrorDetails) -> str:
+    """Write a fault as `PLACE: key.path: what is wrong; what is allowed`."""
+    path, model = _locate(fault["loc"], document.value)
+    kind, value = fault["type"], fault["input"]
+    if kind == "conflict":
+        path = (*path, *fault["ctx"]["path"].split("."))
+        text = fault["msg"]
+    elif kind == "extra_forbidden":
+        text = f"unknown key{_suggest(str(path[-1]), model)}; allowed here: {', '.join(model.model_fields)}"
+    elif kind == "choice" and isinstance(value, dict):
+        path, text = _choice(path, value)
+    else:
+        field = model.model_fields[str(next(part for part in reversed(path) if isinstance(part, str)))]
+        allowed = f"; allowed: {field.description}" if field.description else ""
+        text = f"{complaint(fault)}{allowed}"
+    return f"{document.place(path)}: {dotted(path)}: {text}"
+
+
+def _locate(loc: tuple[int | str, ...], content: Any) -> tuple[KeyPath, type[Part]]:
+    """Turn a location inside the models into a key path, and find the model whose field is at its end."""
+    if len(loc) < 2 or isinstance(loc[1], int):
+        return loc, Scenario
+    if loc[0] == "engine":
+        return loc, Engine
+    if loc[0] == "policy":
+        return loc, POLICIES[content["policy"]["name"]]
+    return (loc[0], *loc[2:]), LOADS[str(loc[1])]  # loc[1] is the variant's tag and no key
+
+
+def _suggest(key: str, model: type[Part]) -> str:
+    """Suggest the key that was meant: a similar one here, else where a key of this name does belong."""
+    if close := alike(key, model.model_fields):
+        return close
+    rooms: dict[str, type[Part]] = {
+        "": Scenario,
+        "engine.": Engine,
+        **{f"load.{name} with ": kind for name, kind in LOADS.items()},
+    }
+    rooms |= {f"policy {name}: policy.": kind for name, kind in BUILT_IN.items()}
+    found = next((room for room, kind in rooms.items() if key in kind.model_fields), None)
+    return "" if found is None else f"; did you mean {found}{key}?"
+
+
+def _choice(path: KeyPath, value: dict[str, Any]) -> tuple[KeyPath, str]:
+    """Explain a load or policy that is none of those there are."""
+    if path == ("policy",):
+        known = ", ".join(POLICIES)
+        if "name" not in value:
+            return (*path, "name"), f"missing; allowed: {known}"
+        return (
+            *path,
+            "name",
+        ), f"{show(value['name'])} is no policy{alike(value['name'], POLICIES)}; allowed: {known}"
+    named = [key for key in LOADS if key in value]
+    if named:
+        problem = f"{' and '.join(named)} exclude each other"
+    else:
+        problem = f"{show(value)} says no load" + next(
+            (close for key in value if (close := alike(key, LOADS))), ""
+        )
+    return path, f"{problem}; allowed: {Scenario.model_fields['load'].description}"

@@ -1,0 +1,1 @@
+"""What happens in simulated time: the only rooms that know SimPy."""

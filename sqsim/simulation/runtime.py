@@ -1,0 +1,253 @@
+"""An agent's world in simulated time: SimPy drives its task, and requests go to the simulated server."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import NamedTuple, cast
+
+import simpy
+
+from sqsim.agent.gate import GateKeeper
+from sqsim.agent.runtime import Reply
+from sqsim.agent.served import Served
+from sqsim.agent.task import AgentTask
+from sqsim.agent.turn_loop import AuxThread, RunMain
+from sqsim.models.serving.radix import Trail
+from sqsim.models.serving.request import Asked, Request
+from sqsim.record.metrics import Hindsight
+from sqsim.record.task_rows import Tables, TaskRows
+from sqsim.scenario.agents import ClientOptions, aux_rid, main_rid
+from sqsim.simulation.server import Server, Submission
+from sqsim.simulation.session import AgentSession
+from sqsim.trace.schema import Task
+
+Events = Generator[simpy.Event, object, None]
+
+
+def driven(task: AgentTask) -> Events:
+    """A task as the generator that SimPy drives: it calls `send` and `throw`, which a coroutine has too."""
+    return cast("Events", task.run())
+
+
+@types.coroutine
+def until(event: simpy.Event) -> Generator[simpy.Event, object, object]:
+    """Wait for an event of SimPy's; its value."""
+    return (yield event)
+
+
+class SimulatedSignal:
+    """Something that is waited for in simulated time and comes once."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self._event = env.event()
+
+    def set(self) -> None:
+        """It has come."""
+        self._event.succeed()
+
+    async def wait(self) -> None:
+        """Wait until it has come."""
+        await until(self._event)
+
+
+class SimulatedReply:
+    """What becomes of one submission."""
+
+    def __init__(self, submission: Submission) -> None:
+        self.submission = submission
+
+    @property
+    def served(self) -> Served:
+        """What became of the request so far."""
+        submission, request = self.submission, self.submission.request
+        done = submission.done
+        return Served(
+            submit_s=submission.submit_s,
+            prompt_tokens=request.n_in,
+            admit_s=submission.admit_s,
+            first_token_s=submission.first_token_s,
+            end_s=submission.end_s,
+            cached_tokens=request.cached_tokens,
+            computed_tokens=request.computed_tokens,
+            output_tokens=request.n_out,
+            resident_tokens=request.kv_tokens,
+            retractions=request.retractions,
+            prefill_chunks=request.prefill_chunks,
+            replica=submission.replica,
+            failure=None if not done.triggered or done.value is None else str(done.value),
+        )
+
+    @property
+    def fresh(self) -> bool:
+        """Whether a session's turn was computed from position 0."""
+        return self.submission.request.asked.session is not None and self.submission.request.fresh
+
+    async def first_token(self) -> bool:
+        """Wait for the first token, which the submission must have been asked to tell."""
+        assert self.submission.first_token is not None, "nobody said that the first token is waited for"
+        await until(self.submission.first_token)
+        return self.submission.first_token_s is not None
+
+    async def end(self) -> str | None:
+        """Wait for the end."""
+        done = self.submission.done
+        failure = done.value if done.triggered else await until(done)
+        return None if failure is None else str(failure)
+
+    def when_ended(self, call: Callable[[], None]) -> None:
+        """Call this at the end."""
+        callbacks = self.submission.done.callbacks
+        assert callbacks is not None, "it has ended"
+        callbacks.append(lambda _: call())
+
+
+class SimulatedProcess:
+    """A sub-agent at work."""
+
+    def __init__(self, process: simpy.Process) -> None:
+        self._process = process
+
+    async def join(self) -> None:
+        """Wait until it has ended."""
+        if self._process.is_alive:
+            await until(self._process)
+
+
+class Identity(NamedTuple):
+    """Which task of the run it is: its name, its number in the order of starts, and the name of its parent."""
+
+    name: str
+    number: int
+    parent: str | None
+
+
+class SimulatedRuntime:
+    """One agent's `Runtime`."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        server: Server,
+        session: AgentSession | None,
+        options: ClientOptions,
+        gate: GateKeeper | None,
+        tables: Tables,
+        identity: Identity,
+        task: Task,
+    ) -> None:
+        self.notes = TaskRows(identity.name, identity.parent)
+        self._env, self._server, self._session = env, server, session
+        self._options, self._gate, self._tables = options, gate, tables
+        self._identity, self._task = identity, task
+        self._main: Request | None = None  # the last one; it knows where the tree met this task
+        self._hold_s = 0.0
+
+    @property
+    def now(self) -> float:
+        """Simulated seconds."""
+        return self._env.now
+
+    @property
+    def kv_kept(self) -> bool:
+        """Whether the session, if there is one, holds KV."""
+        return self._session is None or self._session.has_kv
+
+    def kv_usage(self) -> float:
+        """KV in use on the engine that would get the next request."""
+        return self._server.kv_usage()
+
+    @property
+    def has_gate(self) -> bool:
+        """Whether the policy has a gate."""
+        return self._gate is not None
+
+    async def pass_gate(self, tokens: int) -> None:
+        """Go on, or give up the session's KV and wait."""
+        gate, identity = self._gate, self._identity
+        assert gate is not None, "there is no gate to pass"
+        if not gate.may_pass(identity.name, tokens, may_pause=identity.parent is None):
+            if self._session is not None:
+                self._session.close()
+            await gate.wait(identity.name)
+
+    async def main(self, step: RunMain, *, forked: int | None, hold_s: float, awaits_prefill: bool) -> Reply:
+        """Submit a main step."""
+        session = self._session
+        if session is not None and step.restart:
+            session.close()
+        asked = Asked(
+            rid=main_rid(self._identity.number, step.turn),
+            prompt=step.prompt,
+            output=step.output,
+            max_new_tokens=self._options.declares(step.output),
+            session=None if session is None else session.name,
+            publish_tokens=None if session is None else step.first_prompt_tokens,
+            forked=None if session is None else forked,
+            n_in=step.prompt_tokens,
+        )
+        request = Request(asked, self._trail())
+        self._main, self._hold_s = request, hold_s
+        return SimulatedReply(self._server.submit(request, tell_first_token=awaits_prefill))
+
+    def aux(self, thread: AuxThread) -> Reply:
+        """Submit an aux thread."""
+        assert thread.output is not None, "a simulation has no model, so its aux threads are scripted"
+        session = self._session
+        asked = Asked(
+            rid=aux_rid(self._identity.number, thread.index),
+            prompt=thread.prompt,
+            output=thread.output,
+            max_new_tokens=self._options.aux_max_new_tokens,
+            role="aux",
+            session=None if session is None else session.name,
+            fork_tokens=None if session is None else thread.fork_tokens,
+        )
+        return SimulatedReply(self._server.submit(Request(asked, self._trail())))
+
+    def drop(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Cut spans out of the session."""
+        if self._session is not None and self._options.in_place:
+            self._session.drop(spans)
+
+    def start(self, task: AgentTask) -> SimulatedProcess:
+        """Start a sub-agent."""
+        return SimulatedProcess(self._env.process(driven(task)))
+
+    def tools(self, wait_s: float) -> Awaitable[object]:
+        """Pin the session as the policy asks, and wait."""
+        if self._session is not None and self._hold_s:
+            self._session.hold(self._hold_s)
+        return until(self._env.timeout(wait_s))
+
+    def sleep(self, wait_s: float) -> Awaitable[object]:
+        """Wait."""
+        return until(self._env.timeout(wait_s))
+
+    async def leave(self, cancel: Reply | None) -> None:
+        """Abort an aux thread, leave the gate, close the session."""
+        if cancel is not None:
+            assert isinstance(cancel, SimulatedReply)
+            self._server.cancel(cancel.submission)
+        if self._gate is not None:
+            self._gate.leave(self._identity.name)
+        if self._session is not None:
+            self._session.close()
+
+    def over(self, start_s: float, end_s: float, outcome: str, aux: Sequence[tuple[AuxThread, Reply]]) -> None:
+        """Write the rows; they wait for a cancelled aux thread's last step."""
+
+        def write() -> None:
+            for thread, reply in aux:
+                self.notes.aux(thread, reply.served)
+            self.notes.write(self._tables, start_s, end_s, outcome, Hindsight(self._task))
+
+        for _, reply in aux:
+            assert isinstance(reply, SimulatedReply)
+            if not reply.submission.done.processed:
+                reply.when_ended(write)
+                return
+        write()
+
+    def _trail(self) -> Trail | None:
+        return None if self._main is None else self._main.trail
