@@ -124,10 +124,12 @@ class ServerInfo:
     def resolved(self, scenario: Scenario) -> Resolved:
         """Resolve a scenario with this server's sizes in place of those it states; the model's context if it has none."""
         told = self.keys()
-        if not (self.chunked_prefill or 0) > 0:
-            del told[
-                "chunked_prefill"
-            ]  # SGLang's -1 or None: it cuts no prompt; a scenario has no word for that
+        if (
+            not (self.chunked_prefill or 0) > 0
+        ):  # SGLang's -1 or None: it cuts no prompt; a scenario has no word for that
+            del told["chunked_prefill"]
+        if self.context_length is None:
+            told["context_length"] = "auto"
         return Resolved.of(scenario, engine=scenario.engine.model_copy(update=told), told=self.pools)
 
 
