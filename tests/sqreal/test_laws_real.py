@@ -1,4 +1,4 @@
-"""Laws 10 and 11 on a real SGLang; see conformance.py. CI has four servers, `make test-long` all sixteen, those with sessions among them."""
+"""Laws 10 and 11 on a real SGLang; see conformance.py. CI has four servers, `make test-long` all sixteen, eight of them with sessions."""
 
 from __future__ import annotations
 
