@@ -20,7 +20,7 @@ RECORDINGS = 33
 SCHEDULER = (
     f"SGLang 0.5.23's rules, held against {RECORDINGS} recorded schedules without a difference (sqsim lockstep)"
 )
-SESSION_RUNS = 24
+SESSION_RUNS = 48
 """Contended runs with sessions in reports/conformance, which a test holds this number against."""
 SESSIONS = (
     f"our plugin's rules, not stock SGLang's; held against {SESSION_RUNS} contended runs of the plugin without a "

@@ -57,7 +57,7 @@ def test_the_number_of_runs_with_sessions_is_that_of_the_repository():
 def test_evidence_names_scheduler_sessions_profile_and_decisions(study):
     text = shown(build_page([study / "records" / "sidequest-in_place"]))
     assert "held against 33 recorded schedules without a difference (sqsim lockstep)" in text
-    assert "our plugin's rules, not stock SGLang's; held against 24 contended runs of the plugin" in text
+    assert "our plugin's rules, not stock SGLang's; held against 48 contended runs of the plugin" in text
     assert "Why this profile its terms are measured on the H100" in text
     assert "Decision quality (recall, false rate) assumed : recall 0.85; false rate 0.02" in text
 
