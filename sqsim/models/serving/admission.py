@@ -267,7 +267,7 @@ class QueueOrder:
 
     def _refresh(self, waiting: list[Request]) -> None:
         for request in reversed(waiting[:QUEUE_MATCH_MAX]):
-            self._kv.tree.match(request.context, request.known, request.trail)
+            self._kv.tree.match(request.context, request.known, request.match_hint)
             self.touched.append(request.known)
 
     def _sort_by_prefix(self, waiting: list[Request]) -> None:

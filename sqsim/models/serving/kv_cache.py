@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqsim.models.serving.limits import SLIDE_INTERVAL, Limits
 from sqsim.models.serving.pool import Pool, Row
-from sqsim.models.serving.radix import Node, Place, RadixTree, Trail
+from sqsim.models.serving.radix import MatchHint, Node, Place, RadixTree
 from sqsim.models.serving.request import Request
 from sqsim.models.serving.session import Sessions
 from sqsim.models.serving.sliding_window import WindowTree
@@ -55,12 +55,12 @@ class KvCache:
             if request.prefix:
                 request.lender = session
                 return self.tree.root
-        tokens, trail = request.known - 1, request.trail
+        tokens, hint = request.known - 1, request.match_hint
         if request.asked.role == "main" and (limit := self.sessions.publish_limit(request)) is not None:
             # A first turn takes at most as many tokens from the tree as it may publish, so that the rest of its row can
             # be dropped.
-            tokens, trail = min(tokens, limit), None
-        node, request.prefix, request.branch = self.tree.match(request.context, tokens, trail)
+            tokens, hint = min(tokens, limit), None
+        node, request.prefix, request.branch = self.tree.match(request.context, tokens, hint)
         return node
 
     def admit(self, request: Request, node: Node) -> None:
@@ -274,7 +274,7 @@ class KvCache:
         if pool.hybrid and running:
             pool.slide(row, upto - 1, self._window_floor(request))
         aligned = pool.floor(upto)
-        context, total = request.context, request.n_in + request.says
+        context, total = request.context, request.n_in + request.output_tokens
         start = None
         if row.lock is not None:
             start = Place(row.lock.node, row.shared, place(context, total, row.shared))
@@ -287,7 +287,7 @@ class KvCache:
         if released is not None:
             tree.unlock(released)
         row.shared = aligned
-        request.trail = Trail(context, Place(inserted.node, aligned, place(context, total, aligned)))
+        request.match_hint = MatchHint(context, Place(inserted.node, aligned, place(context, total, aligned)))
         if branch is not None:
             request.branch = None
             if running:

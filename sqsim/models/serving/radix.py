@@ -11,7 +11,7 @@ heap whose entries are checked when popped: a stamp only grows, so an outdated e
 
 A lock does not walk the whole path either: a node counts its own locks, and each locked child as one.
 
-A conversation returns to the place where it ended. A request that keeps its `Trail` saves the walk from the root.
+A conversation returns to the place where it ended. A request that keeps its `MatchHint` saves the walk from the root.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Place(NamedTuple):
     at: At
 
 
-class Trail(NamedTuple):
+class MatchHint(NamedTuple):
     """The end of a conversation's last insertion, from which its next match may begin.
 
     It saves time and changes no result: a match skips nodes that have left the tree, and compares a changed context.
@@ -111,12 +111,12 @@ class RadixTree:
         self.root = Node((), 0, None)
         self.root.locks = 1
 
-    def match(self, context: Tokens, limit: int, trail: Trail | None = None) -> Match:
+    def match(self, context: Tokens, limit: int, hint: MatchHint | None = None) -> Match:
         """Find the longest prefix of the first `limit` tokens in the tree; refreshes its path, may split its end."""
         limit -= limit % self._page
         if not limit:
             return Match(self.root, 0)
-        node, matched, at = self._begin(context, limit, trail)
+        node, matched, at = self._begin(context, limit, hint)
         while matched < limit:
             child = node.children.get(self._first(context, at))
             if child is None:
@@ -298,11 +298,11 @@ class RadixTree:
 
     # Walking a context.
 
-    def _begin(self, context: Tokens, limit: int, trail: Trail | None) -> Place:
-        """Find the start of a match: the deepest node of a trail that is in the tree and agrees with the context."""
-        if trail is None:
+    def _begin(self, context: Tokens, limit: int, hint: MatchHint | None) -> Place:
+        """Find the start of a match: the deepest node of a hint that is in the tree and agrees with the context."""
+        if hint is None:
             return Place(self.root, 0, (0, 0))
-        known, place = trail
+        known, place = hint
         index, offset = place.at
         same = not offset and context[:index] == known[:index]
         return self._climb(context, place, limit if same else min(limit, common_prefix(context, known)), same)

@@ -13,7 +13,7 @@ from sqsim.models.serving.tokens import Tokens, concat, count
 
 if TYPE_CHECKING:
     from sqsim.models.serving.pool import Row
-    from sqsim.models.serving.radix import Trail
+    from sqsim.models.serving.radix import MatchHint
     from sqsim.models.serving.session import Session
 
 Role = Literal["main", "aux"]
@@ -48,7 +48,9 @@ class Request:
     """One request and its progress at the scheduler; all counts in tokens. Compared by identity."""
 
     asked: Asked
-    trail: Trail | None = None  # end of this conversation's last insertion into the tree, kept up to date
+    match_hint: MatchHint | None = (
+        None  # end of this conversation's last insertion into the tree, kept up to date
+    )
 
     # Progress.
     n_out: int = field(default=0, init=False)
@@ -64,7 +66,7 @@ class Request:
 
     # Derived once from `asked`.
     n_in: int = field(init=False)  # tokens of the prompt
-    says: int = field(init=False, repr=False)  # tokens in the output
+    output_tokens: int = field(init=False, repr=False)  # of the whole output
     max_new_tokens: int = field(init=False)  # as asked, capped when submitted (rule 13)
 
     # The scheduler's working state, private to the scheduler.
@@ -92,9 +94,11 @@ class Request:
 
     def __post_init__(self) -> None:
         asked = self.asked
-        self.n_in, self.says = asked.n_in or count(asked.prompt), count(asked.output)
+        self.n_in, self.output_tokens = asked.n_in or count(asked.prompt), count(asked.output)
         assert self.n_in > 0, f"request {asked.rid} has an empty prompt"
-        assert self.says > 0, f"request {asked.rid} has an empty output; a generation has at least one token"
+        assert self.output_tokens > 0, (
+            f"request {asked.rid} has an empty output; a generation has at least one token"
+        )
         self.max_new_tokens = asked.max_new_tokens
         self.context = concat(asked.prompt, asked.output)
 

@@ -75,10 +75,10 @@ class Scheduler:
         room = self.limits.room(request.n_in, self.kv.sessions.shift(request.asked.session))
         request.max_new_tokens = max(0, min(request.max_new_tokens, room))
         # With a cap of 0 the request still produces its first token, and ends with it.
-        request.ends_at = max(1, min(request.says, request.max_new_tokens))
+        request.ends_at = max(1, min(request.output_tokens, request.max_new_tokens))
         request.quiet_until = min(request.ends_at - 1, request.max_new_tokens - 2)
-        assert not request.asked.ignore_eos or request.says >= request.max_new_tokens, (
-            f"request {request.asked.rid} ignores stop tokens but says {request.says} < {request.max_new_tokens} tokens"
+        assert not request.asked.ignore_eos or request.output_tokens >= request.max_new_tokens, (
+            f"request {request.asked.rid} ignores stop tokens and ends after {request.output_tokens} < {request.max_new_tokens} tokens"
         )
         if request.asked.session is not None:
             self.kv.sessions.expect(request)
@@ -360,7 +360,7 @@ class Scheduler:
         if request.aborting:
             request.finish = "abort"
         else:
-            by_stop = not request.asked.ignore_eos and request.says < request.max_new_tokens
+            by_stop = not request.asked.ignore_eos and request.output_tokens < request.max_new_tokens
             request.finish = "stop" if by_stop else "length"
         self._left = True
         self.kv.finish(request)
