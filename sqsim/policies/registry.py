@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 from sqsim.errors import PolicyError
@@ -93,14 +94,29 @@ def is_built_in(policy: Policy) -> bool:
 
 @cache
 def source_digest(kind: type[Policy]) -> str:
-    """Hash the source of a policy: its file, or all files of its package; a sha256.
+    """Compute the sha256 of a policy's source: its file, or all files of its package.
 
-    PolicyError: the policy has no source file, so an edited policy could not be told from the old one.
+    A class from a notebook or an interactive session has no file: its fields and the code of its methods stand in.
     """
     total = hashlib.sha256()
-    for file in _sources(kind):
+    sources = _sources(kind)
+    for file in sources:
         total.update(f"{file.name}\0".encode() + file.read_bytes())
+    if not sources:
+        for parent in kind.__mro__[: kind.__mro__.index(Policy)]:
+            for name, value in vars(parent).items():
+                function = value.fget if isinstance(value, property) else value
+                if isinstance(function, FunctionType):
+                    total.update(f"{name}\0{_code_text(function.__code__)}\0".encode())
+        keys = [(name, str(key.annotation), repr(key.default)) for name, key in kind.model_fields.items()]
+        total.update(repr(keys).encode())
     return total.hexdigest()
+
+
+def _code_text(code: CodeType) -> str:
+    """Write compiled code as text that does not depend on where it was written down or lies in memory."""
+    constants = [_code_text(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
+    return repr((code.co_code, code.co_names, code.co_varnames, constants))
 
 
 def _sources(kind: type[Policy]) -> list[Path]:
@@ -111,11 +127,6 @@ def _sources(kind: type[Policy]) -> list[Path]:
     else:
         place = getattr(sys.modules.get(kind.__module__), "__file__", None)
         found = [] if place is None or not Path(place).is_file() else [Path(place)]
-    if not found:
-        raise PolicyError(
-            f"policy class {_class(kind)} has no source file, by which finished runs are told apart; "
-            "put it into a file of its own"
-        )
     return sorted(found)
 
 

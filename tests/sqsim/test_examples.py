@@ -36,7 +36,7 @@ def test_every_block_of_the_guide_runs(tmp_path, monkeypatch):
     for number, (language, text) in enumerate(BLOCKS):
         match language:
             case "python":
-                exec(compile(text, f"docs/python.md, block {number}", "exec"), namespace)
+                exec(compile(text, f"docs/python.md, block {number}", "exec", dont_inherit=True), namespace)
             case "sh":
                 subprocess.run(["bash", "-euc", text], env={**os.environ, **paths}, check=True)
             case "yaml":
