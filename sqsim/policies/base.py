@@ -42,7 +42,7 @@ class CursorView(NamedTuple):
 def unknown_usage() -> float:
     """Raise a PolicyError, as a view without a server has no KV usage."""
     raise PolicyError(
-        "view.kv_usage is not known: this view was made without a server; give View(..., measure=...) a function that tells it"
+        "view.kv_usage is not known: this view was made without a server; pass View(..., measure=...) a function that returns it"
     )
 
 

@@ -47,7 +47,7 @@ def check(kind: type[Policy]) -> None:
     _check_requests(kind)
     if kind.overrides("hold_s") and not kind.overrides("needs_sessions"):
         raise _refused(
-            kind, "it holds sessions (hold_s) and does not say that it needs them", "override needs_sessions"
+            kind, "it overrides hold_s, which needs sessions, but not needs_sessions", "override needs_sessions"
         )
 
 
@@ -85,7 +85,7 @@ def _check_eviction(kind: type[Policy]) -> None:
         if kind.overrides("evict", "spawn_aux"):
             raise _refused(
                 kind,
-                "it evicts and does not say what follows an eviction",
+                "it evicts, but does not declare after_eviction",
                 'add the key `after_eviction: AfterEviction = "reprefill"`',
             )
         return
@@ -99,13 +99,13 @@ def _check_requests(kind: type[Policy]) -> None:
     if kind.overrides("spawn_aux") and not kind.overrides("scripted", "runs_live"):
         raise _refused(
             kind,
-            "it starts aux threads and does not say what decides on them",
-            "override scripted; sqsim.policies.decisions.DecisionModel is one",
+            "it starts aux threads, but nothing decides what they name",
+            "override scripted to return a decision model, such as sqsim.policies.decisions.DecisionModel",
         )
     if kind.overrides("spawn_aux", "summarise") and not kind.overrides("aux"):
         raise _refused(
             kind,
-            "it sends requests of its own and does not say what they declare",
+            "it sends requests of its own, but does not declare their options",
             "override aux, such as AuxOptions(max_new_tokens=256)",
         )
 

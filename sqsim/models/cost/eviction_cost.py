@@ -109,7 +109,7 @@ def _measured(text: str, place: str, device: Hardware, floor: _Floor) -> InPlace
         what = "a rehearsal on a CPU" if head.rehearsal else f"measured on {head.gpu}"
         raise InputError(f"{place}: {what}, and engine.gpu is {device.name}; {_FIX}")
     if not any(_names(row, "end") and row.get("right") is True for row in rows):
-        raise InputError(f"{place}: its last line does not say that all kernels were right; {_FIX}")
+        raise InputError(f"{place}: its last line does not state that all kernels were right; {_FIX}")
     sizes = sorted((time.floor_bytes, time.device_s.median) for time in timed)
     if not sizes or sizes[0][0] == sizes[-1][0]:
         raise InputError(f"{place}: {floor.kernel} is not timed at two sizes; {_FIX}")
