@@ -23,7 +23,7 @@ DECLARED: dict[Evidence, float] = {"measured": 0.0, "published": 0.1, "derived":
 and by 19 % in its worst group (reports/profiles/SERVERS.md); no measurement supports the value for `assumed`."""
 
 
-def drawn(profile: Profile, seed: int, index: int) -> Profile:
+def sample_profile(profile: Profile, seed: int, index: int) -> Profile:
     """Sample a cost profile from its stated uncertainty: sample number `index`, the same for the same seed.
 
     A profile without any uncertainty comes back unchanged. Numbers stay in their bounds: a time below zero becomes zero,
@@ -35,24 +35,24 @@ def drawn(profile: Profile, seed: int, index: int) -> Profile:
             _move(data, term.fit, generator(seed, "profile.fit", name, index))
     whole = _factor(profile.spread, generator(seed, "profile.spread", index))
     for name, term in profile.terms().items():
-        factor = _factor(doubt(term), generator(seed, "profile.term", name, index))
+        factor = _factor(relative_spread(term), generator(seed, "profile.term", name, index))
         _scale(data[name], factor if name == "client" else factor * whole)
     return Profile.model_validate(data)
 
 
-def doubt(term: Term) -> float:
+def relative_spread(term: Term) -> float:
     """Return the relative standard deviation of the factor on a whole term."""
     return DECLARED[term.evidence] if term.spread is None else term.spread
 
 
-def in_doubt(profile: Profile) -> dict[str, str]:
+def describe_uncertainty(profile: Profile) -> dict[str, str]:
     """Describe the sampled uncertainty of each term; terms without any are left out."""
     found = {"all step times": f"{profile.spread:.1%} a run"} if profile.spread else {}
     fitted = {path.split(".")[0] for fit in _fits(profile) for path in fit.names or ()}
     for name, term in profile.terms().items():
         parts = ["its fit's covariance"] if name in fitted else []
-        if share := doubt(term):
-            parts.append(f"{share:.1%} {'on rows it never saw' if term.spread is not None else 'declared'}")
+        if spread := relative_spread(term):
+            parts.append(f"{spread:.1%} {'on rows it never saw' if term.spread is not None else 'declared'}")
         if parts:
             found[name] = f"{term.evidence}: {' and '.join(parts)}"
     return found
@@ -62,16 +62,16 @@ def _fits(profile: Profile) -> Iterator[Fit]:
     return (term.fit for term in profile.terms().values() if term.fit is not None and term.fit.covariance)
 
 
-def _factor(spread: float, draw: np.random.Generator) -> float:
-    return float(np.exp(spread * draw.standard_normal())) if spread else 1.0
+def _factor(spread: float, rng: np.random.Generator) -> float:
+    return float(np.exp(spread * rng.standard_normal())) if spread else 1.0
 
 
-def _move(data: dict[str, Any], fit: Fit, draw: np.random.Generator) -> None:
+def _move(data: dict[str, Any], fit: Fit, rng: np.random.Generator) -> None:
     """Add a sample from the covariance to the fitted numbers."""
     assert fit.names is not None
     covariance = np.array(fit.covariance)
     sd = np.sqrt(np.diag(covariance))
-    steps = sd * _correlated(covariance, sd, draw.standard_normal(len(sd)))
+    steps = sd * _correlated(covariance, sd, rng.standard_normal(len(sd)))
     for path, step in zip(fit.names, steps, strict=True):
         term, key, *at = path.split(".")
         if at:

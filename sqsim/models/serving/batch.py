@@ -24,7 +24,7 @@ class MacroStep(NamedTuple):
 
     rows: int
     context: int  # sum of the rows' KV lengths; `rows` more every step
-    window: int  # the same clipped to what a sliding-window layer reads
+    window: int  # the same, each row clipped to the model's window
     widening: int  # rows below the clip: `window` grows by this number every step
     page: int
     crossings: dict[int, int]  # step from 1 -> rows that take a page in it, and again every `page` steps
@@ -46,7 +46,7 @@ class Batch:
     """One forward step; `requests` in row order, prefill rows first.
 
     `decode_context` sums the KV lengths of the decode rows, the new token included, and `decode_window` the same
-    clipped to what a sliding-window layer reads (0 when the model has none).
+    with each row clipped to the model's window (0 when it has none).
     """
 
     mode: Mode
