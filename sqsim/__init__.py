@@ -5,16 +5,16 @@ Everything below is imported on first use, so that `import sqsim` costs next to 
 - `Scenario`: what to run; `Scenario(traces="tasks.jsonl", policy={"name": "keep_last"})`
 - `load_scenario`: a scenario from its YAML file
 - `simulate`: run a scenario; gives a `RunRecord`
-- `RunRecord`: what a run leaves behind: `.metrics()`, `.to_pandas()`, `.save()`, `RunRecord.load()`
+- `RunRecord`: the results of a run: `.metrics()`, `.to_pandas()`, `.save()`, `RunRecord.load()`
 - `metrics`: all numbers of a record
 - `compare`: two records or more side by side
-- `Policy`, `View`: the base of a policy of your own, and what it sees at a boundary
-- `SqsimError`: base of every error that is raised on purpose
-- `InputError`: what was given cannot be used; of its kind are `ScenarioError`, `TraceError` and `RecordError`
-- `PolicyError`: a policy does what no policy may
+- `Policy`, `View`: the base of a policy of your own, and the state that it sees at a boundary
+- `SqsimError`: base of every error that sqsim raises on purpose
+- `InputError`: the input cannot be used; its kinds are `ScenarioError`, `TraceError`, `RecordError` and `PolicyError`
+- `PolicyError`: a policy cannot be used, or broke the contract of policies
 - `RunError`: a run started and could not be finished
 - `MissingPackageError`: an optional package is not installed
-- `Interrupted`: the user ended long work of which the finished part is kept
+- `Interrupted`: the user ended long work; its finished part is kept
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ _HOMES = {
     "sqsim.scenario.scenario": ("Scenario", "load_scenario"),
     "sqsim.simulation.simulate": ("simulate",),
 }
-"""Where each name is defined."""
+"""The names of the front door, by the module that defines them."""
 
-if not TYPE_CHECKING:  # to a type checker any name would exist
+if not TYPE_CHECKING:  # with __getattr__ in sight, a type checker would accept any name
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
     def __getattr__(name: str) -> object:

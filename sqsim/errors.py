@@ -1,6 +1,6 @@
-"""The exception family. Whatever a user can cause is one of these; nothing else is caught.
+"""The exceptions of sqsim. Every error that a user can cause is one of these; nothing else is caught.
 
-(The command line also turns what the system refuses, an OSError, into one line: `cli_output.run_to_exit`.)
+(The command line also turns an OSError of the operating system into one line: `run_to_exit` of sqsim/cli/output.py.)
 
 SqsimError                    exit code 1
 ├── InputError                exit code 2: the input is wrong
@@ -10,7 +10,7 @@ SqsimError                    exit code 1
 │   └── RecordError           a run directory that is missing, incomplete or of another version
 ├── RunError                  exit code 1: the run itself failed
 ├── MissingPackageError       exit code 1: an optional package is not installed
-└── Interrupted               exit code 130: the user ended it, and what was finished stays
+└── Interrupted               exit code 130: the user ended it; finished results are kept
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SqsimError(Exception):
 
 
 class InputError(SqsimError):
-    """What the user gave cannot be used as it is."""
+    """The input cannot be used as it is."""
 
     exit_code = 2
 
@@ -35,7 +35,7 @@ class ScenarioError(InputError):
 
 
 class PolicyError(InputError):
-    """A policy cannot be used as it is, or did in a run what no policy may do."""
+    """A policy cannot be used as it is, or broke the contract of policies during a run."""
 
 
 class RecordError(InputError):
@@ -66,10 +66,10 @@ class RunError(SqsimError):
 
 
 class MissingPackageError(SqsimError):
-    """Something needs an optional package; the message names the command that installs it."""
+    """An optional package is not installed; the message names the command that installs it."""
 
 
-class Interrupted(SqsimError):  # noqa: N818 - no fault of anybody's
-    """The user ended long work of which the finished part is kept."""
+class Interrupted(SqsimError):  # noqa: N818 - not an error of the program or the input
+    """The user ended long work; its finished part is kept."""
 
     exit_code = 130

@@ -22,7 +22,7 @@ from sqsim.fidelity.step_fit import Run, StepFit, fit_steps, predicted_s
 from sqsim.fidelity.step_times import StepTime, step_times
 from sqsim.models.cost.geometry import geometry
 from sqsim.models.cost.profile import Term, shipped_profiles
-from sqsim.models.cost.uncertainty import doubt
+from sqsim.models.cost.uncertainty import relative_spread
 
 ROOT = Path(__file__).parents[2]
 PAGE = Path(__file__).parent / "README.md"
@@ -223,7 +223,7 @@ def profiles() -> list[str]:
         "|---|---|---|" + "---:|" * len(found),
     ]
     for name, term in found[0].terms().items():
-        cells = [f"{100 * doubt(profile.terms()[name]):.0f} %" for profile in found]
+        cells = [f"{100 * relative_spread(profile.terms()[name]):.0f} %" for profile in found]
         lines.append(f"| {name} | {term.evidence} | {ranges(term)} | {' | '.join(cells)} |")
     return lines
 

@@ -1,1 +1,1 @@
-"""The agent's side: turn loop, context, aux thread, policies. Pure: no clock, no I/O, no SimPy."""
+"""The agent's side: task, turn loop, context, aux thread and the policy's gate. Pure: no clock, no I/O, no SimPy."""

@@ -1,7 +1,7 @@
-"""A task's main context: which pieces it holds, where their KV lies, and what evicting a cursor removes.
+"""A task's main context: its pieces, the positions of their KV, and the eviction of a cursor.
 
-Coordinates are *resident* ones: token positions in the prompt as the server would see it now, evicted
-tokens gone. The first `kv_tokens` of them have KV. A cursor's eviction unit is its call and its response
+Coordinates are *resident*: token positions in the prompt as the server would see it now, without evicted
+tokens. The first `kv_tokens` positions have KV. Evicting a cursor removes its call and its response
 (METHOD.md, "Words"); reasoning, text and template tokens stay.
 """
 
@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """What one cursor lost: `tokens` of call and response; with whole pages only, less than it had."""
+    """Tokens of call and response that one cursor lost; with whole pages, possibly fewer than it had."""
 
     cursor: int
     tokens: int
@@ -31,7 +31,7 @@ class Eviction(NamedTuple):
 
 
 class Clearing(NamedTuple):
-    """One clearing of the context: the cursors, and the spans of KV to drop in place, sorted and disjoint."""
+    """One clearing of the context: the evicted cursors, and the sorted, disjoint spans of KV to drop in place."""
 
     evicted: tuple[Eviction, ...]
     spans: tuple[Span, ...]
@@ -39,7 +39,7 @@ class Clearing(NamedTuple):
 
 @dataclass(slots=True)
 class Cursor:
-    """An open tool response: the turn whose call opened it, the tokens of its call and response, and what was called."""
+    """An open tool response: the turn whose call opened it, the tokens of call and response, and the tool's call."""
 
     cursor: int
     opened: int
@@ -51,15 +51,15 @@ class Cursor:
 class _Piece(NamedTuple):
     run: Run
     cursor: int | None
-    stripped: bool  # reasoning that the next prompt leaves out
-    turn: int = -1  # the turn that brought it; -1: before the first, or what is left of one
+    stripped: bool  # True for reasoning that the next prompt leaves out
+    turn: int = -1  # the turn that added it; -1: before the first turn, or the rest of an evicted piece
 
 
 class Context:
     """The pieces of one task's main context, oldest first.
 
-    `page_size` and `tail_tokens` state what an in-place drop may touch: whole pages inside a span, and only
-    spans with at least `tail_tokens` of KV behind them (a sliding-window layer still reads the rest;
+    `page_size` and `tail_tokens` limit an in-place drop: it takes whole pages inside a span, and only
+    spans with at least `tail_tokens` of KV after them (a sliding-window layer still reads the rest;
     SGLANG.md, "Guards"). A cursor that has to wait is kept and cleared at a later boundary.
     """
 
@@ -84,12 +84,12 @@ class Context:
         self.kv_tokens = 0
         self.shift = 0
         self.first_prompt_tokens = self.tokens
-        """What every branch of this context starts with: prefix and question, or prefix and summary."""
+        """Tokens that every branch of this context starts with: prefix and question, or prefix and summary."""
 
     def _question(self, question: Question) -> Tokens:
         if question.hash_ids is None or question.block_tokens is None:
             return whole(self._segments.fresh(question.token_ids), question.tokens)
-        # Blocks named by a hash of all that precedes them (FORMATS.md, mooncake_trace): equal ids, equal text.
+        # A block is named by a hash of itself and all text before it (FORMATS.md, mooncake_trace): equal ids, equal text.
         left, runs = question.tokens, []
         for hash_id in question.hash_ids:
             size = min(question.block_tokens, left)
@@ -97,12 +97,12 @@ class Context:
             left -= size
         return concat(*runs, whole(self._segments.fresh(), left))
 
-    def _restarted(self, behind_head: Tokens) -> None:
-        """Nothing but the prefix and what follows it."""
-        self._start = concat(self._head, behind_head)
+    def _restarted(self, after_head: Tokens) -> None:
+        """Reset the context to the prefix and the tokens after it."""
+        self._start = concat(self._head, after_head)
         self._prompt: Tokens | None = self._start
         self._pieces = [_Piece(run, None, False) for run in self._prompt]
-        self._strips = False  # does any piece go with the next prompt?
+        self._strips = False  # does the next prompt leave out any piece?
         self.tokens = count(self._prompt)
         """Length of the prompt of the next main step."""
 
@@ -119,7 +119,7 @@ class Context:
         return tuple(self._open.values())
 
     def plan(self, step: Turn | Answer) -> Tokens:
-        """The output that a main step will generate: reasoning, text, then one piece a call."""
+        """Build the output that a main step will generate: reasoning, text, then one piece a call."""
         parts = [(step.reasoning_tokens, step.reasoning_token_ids), (step.text_tokens, step.text_token_ids)]
         if isinstance(step, Turn):
             parts += [(call.call_tokens, call.call_token_ids) for call in step.calls]
@@ -127,7 +127,7 @@ class Context:
         return concat(*self._planned)
 
     def extend(self, index: int, turn: Turn, *, reasoning_kept: bool) -> None:
-        """Main step `index` ended and its tools returned: append output, template and responses."""
+        """Append output, template and responses of main step `index`, whose tools have returned."""
         reasoning, text, *calls = self._planned
         fresh = self._segments.fresh
         added: list[tuple[Tokens, int | None]] = [(reasoning, None), (text, None)]
@@ -149,7 +149,7 @@ class Context:
                 self._open[call.cursor] = Cursor(call.cursor, index, tokens, call.tool, call.call_text)
 
     def strip(self) -> bool:
-        """Leave out stripped reasoning, as the chat template does; True when that rewrote the history."""
+        """Leave out stripped reasoning, as the chat template does; returns whether that rewrote the history."""
         if not self._strips:
             return False
         self._strips = False
@@ -161,7 +161,7 @@ class Context:
         self.tokens = count(self.prompt)
 
     def restart(self, reset: Reset) -> None:
-        """Compaction in the recording: prefix and a summary remain, every cursor closes."""
+        """Apply a compaction of the recording: prefix and summary remain, every cursor closes."""
         summary = whole(self._segments.fresh(reset.keep_token_ids), reset.keep_tokens)
         self._restarted(summary)
         self._open.clear()
@@ -170,7 +170,7 @@ class Context:
         self.first_prompt_tokens = self.tokens
 
     def compact(self, summary: Tokens, newest: int) -> Clearing:
-        """A summary takes the place of all but what the context started with and the pieces of turn `newest`."""
+        """Replace all but the start of the context and the pieces of turn `newest` by a summary."""
         kept = [piece for piece in self._pieces if piece.turn == newest]
         gone = [cursor for cursor in self._open.values() if cursor.opened != newest]
         start = concat(self._start, summary)
@@ -183,11 +183,11 @@ class Context:
         return Clearing(tuple(Eviction(each.cursor, each.tokens, each.opened) for each in gone), ())
 
     def rewritten(self) -> None:
-        """The server forgot this context's KV (a rewrite or a new session): positions start at 0 again."""
+        """Note that the server has no KV of this context (a rewrite, a new session): positions start at 0 again."""
         self.kv_tokens = self.shift = 0
 
     def evict(self, cursors: Iterable[int]) -> Clearing:
-        """Clear the named cursors, and those that had to wait before; unknown or closed ones change nothing."""
+        """Clear the named cursors and those that had to wait before; unknown or closed ones change nothing."""
         self._wanted |= {cursor for cursor in cursors if cursor in self._open}
         if not self._wanted:
             return Clearing((), ())
@@ -204,7 +204,7 @@ class Context:
                 kept.append(piece)
                 position += size
                 continue
-            # Whole pages inside the piece go; what is left of the pages at its ends stays, as plain context.
+            # Whole pages inside the piece are evicted; the partial pages at its ends stay as plain context.
             start = -(-position // page) * page
             stop = max(start, (position + size) // page * page)
             if stop > start:
@@ -216,7 +216,7 @@ class Context:
             position += size
         self._cut(kept)
         if not self._in_place or not self.kv_tokens:
-            spans = []  # the next prompt leaves them out; there is no KV to clear
+            spans = []  # the next prompt leaves these tokens out; there is no KV to clear
         freed = sum(stop - start for start, stop in spans)
         self.kv_tokens -= freed
         self.shift += freed
@@ -231,7 +231,7 @@ class Context:
         return [_Piece(end, None, False) for end in ends if end.stop > end.start]
 
     def _ready(self) -> set[int]:
-        """Of the wanted cursors, those whose last token has KV with the tail behind it (all, without KV to touch)."""
+        """Select the wanted cursors whose last token has the tail's KV after it; all, where there is no KV to drop."""
         if not self._in_place or not self.kv_tokens:
             return set(self._wanted)
         ends: dict[int, int] = {}

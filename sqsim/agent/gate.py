@@ -1,4 +1,4 @@
-"""Agents at a policy's gate: lets them through as the gate says, and counts what pausing cost."""
+"""Agents at a policy's gate: paused agents wait here, and the waiting is counted."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from sqsim.policies.base import Gate
 
 
 class Signal(Protocol):
-    """Something that is waited for and comes once: asyncio.Event has these two methods."""
+    """An event that is set once; asyncio.Event has these two methods."""
 
     def set(self) -> None:
-        """It has come."""
+        """Set the event."""
 
     def wait(self) -> Awaitable[object]:
-        """Wait until it has come."""
+        """Wait until the event is set."""
 
 
 class GateKeeper:
-    """Who may not go on waits here, in the time of `now` (seconds); `signal` makes what is waited for."""
+    """A queue of paused agents. `now` gives the time in seconds, `signal` makes the event that a paused agent awaits."""
 
     def __init__(self, gate: Gate, now: Callable[[], float], signal: Callable[[], Signal]) -> None:
         self.pauses, self.paused_s = 0, 0.0
@@ -27,7 +27,7 @@ class GateKeeper:
         self._waiting: dict[str, Signal] = {}
 
     def may_pass(self, name: str, tokens: int, *, may_pause: bool) -> bool:
-        """Whether an agent goes on from this boundary; else it must `wait`."""
+        """Ask the gate whether an agent goes on from this boundary; if False, the agent must `wait`."""
         passed = self._gate.ask(name, tokens, may_pause=may_pause)
         if not passed:
             self._waiting[name] = self._signal()
@@ -35,7 +35,7 @@ class GateKeeper:
         return passed
 
     async def wait(self, name: str) -> None:
-        """Until there is room for a paused agent."""
+        """Wait until there is room for a paused agent."""
         begin_s = self._now()
         self.pauses += 1
         signal = self._waiting.get(name)
@@ -44,7 +44,7 @@ class GateKeeper:
         self.paused_s += self._now() - begin_s
 
     def leave(self, name: str) -> None:
-        """An agent has ended."""
+        """Tell the gate that an agent has ended."""
         self._gate.leave(name)
         self._resume()
 

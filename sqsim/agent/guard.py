@@ -1,4 +1,4 @@
-"""What a policy answers, checked: a policy that fails or says what cannot be ends the run with an error that names it."""
+"""Checks of a policy's answers: a policy that raises or returns a wrong value ends the run with an error that names it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ _MOST_SHOWN = 80
 
 
 def asked(policy: Policy, what: str, ask: Callable[[], Answer]) -> Answer:
-    """What a policy answers. PolicyError: it raised something."""
+    """Ask a policy. PolicyError: the policy raised an exception."""
     try:
         return ask()
-    except Exception as error:  # whatever a stranger's code raises
+    except Exception as error:  # a third party's code may raise anything
         raise PolicyError(
             f"policy {policy.name}: {what} raised {type(error).__name__}: {error}; repair the policy"
         ) from error
 
 
 class Guarded:
-    """A policy, and what decides on its aux threads, at work in one task.
+    """A policy and its decision model in one task, with every answer checked.
 
-    Methods are those of the policy and make a view only where it has one. PolicyError: it raised something, or answered what is none of what it may.
+    Its methods are those of the policy. They build a view only where the policy overrides the method. PolicyError: the
+    policy raised an exception, or gave an answer that the contract does not allow.
     """
 
     def __init__(self, policy: Policy, decisions: Decisions | None, task: str) -> None:
         self._policy, self._decisions, self._task = policy, decisions, task
-        # What a policy leaves to its base is not asked, and no view is made for it.
+        # A method that the policy does not override is not called, and no view is built for it.
         self._evicts, self._spawns, self._summarises = (
             policy.overrides(name) for name in ("evict", "spawn_aux", "summarise")
         )
 
     def evict(self, look: Callable[[], View]) -> list[int]:
-        """The cursors to evict, in the view's order."""
+        """Ask for the cursors to evict; returns them in the view's order."""
         if not self._evicts:
             return []
         view = look()
@@ -66,7 +67,7 @@ class Guarded:
         return [cursor for cursor in there if cursor in named]
 
     def spawn_aux(self, look: Callable[[], View]) -> bool:
-        """Whether to start an aux thread."""
+        """Ask whether to start an aux thread."""
         if not self._spawns:
             return False
         view = look()
@@ -76,7 +77,7 @@ class Guarded:
         return answer
 
     def summarise(self, look: Callable[[], View]) -> int:
-        """Tokens of a summary; 0: none."""
+        """Ask for the tokens of a summary; 0: none."""
         if not self._summarises:
             return 0
         view = look()
@@ -92,7 +93,7 @@ class Guarded:
         return answer
 
     def decide(self, index: int, turn: int, cursors: Sequence[int]) -> Script:
-        """What aux thread `index` will write."""
+        """Ask for the scripted output of aux thread `index`."""
         decisions = self._decisions
         assert decisions is not None, "asked only where decisions are scripted"
         answer = self._call("decide", turn, lambda: decisions.decide(index, turn, cursors))

@@ -1,7 +1,7 @@
-"""The contract between an agent's task and the world it runs in: simulated time, or a real server and real seconds.
+"""The contract between an agent's task and its environment: the simulation, or a real server in real time.
 
-A task is one coroutine (task.py) that knows neither SimPy nor asyncio. What it needs of its world is a `Runtime`; each
-world has its own, and drives the coroutine through what the runtime's methods wait for.
+A task is one coroutine (task.py) that knows neither SimPy nor asyncio. It needs one object, a `Runtime`. The simulation
+and the replay each implement one, and drive the coroutine through the awaitables that the runtime's methods return.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 
 class Reply(Protocol):
-    """The server's reply to one request, as it comes."""
+    """The server's reply to one request, while it arrives."""
 
     @property
     def served(self) -> Served:
-        """What became of the request so far; complete once it has ended."""
+        """The request's figures so far; complete once the request has ended."""
 
     @property
     def fresh(self) -> bool:
-        """Whether a session's turn, now ended, was computed from position 0, as the server had lost the session's KV."""
+        """Whether the server computed this ended session turn from position 0, as it had lost the session's KV."""
 
     async def first_token(self) -> bool:
-        """Wait for the first token. False where the request ended without one."""
+        """Wait for the first token; returns False where the request ended without one."""
 
     async def end(self) -> str | None:
-        """Wait for the end: None, or the name of the failure."""
+        """Wait for the end; returns None, or the name of the failure."""
 
     def when_ended(self, call: Callable[[], None]) -> None:
-        """Call this at the end, however it comes."""
+        """Register a call for the end of the request, whatever its outcome."""
 
 
 class Running(Protocol):
@@ -45,27 +45,27 @@ class Running(Protocol):
 
 
 class Notes(Protocol):
-    """Takes down what happens to one task, for the record."""
+    """Notes about one task, for the record."""
 
     def clear(self, action: Clear, now_s: float) -> None:
-        """Cursors were cleared from the main context."""
+        """Note that cursors were cleared from the main context."""
 
     def main(self, step: RunMain, served: Served) -> None:
-        """A main step is over, one way or the other."""
+        """Note that a main step has ended or failed."""
 
     def tools_returned(self, now_s: float) -> None:
-        """The last tool response of the last main step has returned."""
+        """Note that the last tool response of the last main step has returned."""
 
 
 class Runtime(Protocol):
-    """One agent's clock, its way to the server, its session there, and its place at the policy's gate.
+    """One agent's clock, its connection to the server, its session there, and its place at the policy's gate.
 
     Times are seconds of the run. An agent has a session where the run has sessions; without one, `drop` does nothing.
     """
 
     @property
     def now(self) -> float:
-        """The time."""
+        """Seconds of the run until now."""
 
     @property
     def notes(self) -> Notes:
@@ -76,17 +76,17 @@ class Runtime(Protocol):
         """Whether the server still holds the session's KV, as far as the agent knows; True without a session."""
 
     def kv_usage(self) -> float:
-        """Share (0 to 1) of the server's KV slots that are neither free nor evictable, now.
+        """Share (0 to 1) of the server's KV slots that are neither free nor evictable now.
 
-        Of several replicas: the one that would get the next request. Of two pools: the fuller one.
+        With replicas: of the replica that would get the next request. With two pools: of the fuller one.
         """
 
     @property
     def has_gate(self) -> bool:
-        """Whether the policy has a gate, which the agents of a run pass at their boundaries."""
+        """Whether the policy has a gate that the agents of a run pass at their boundaries."""
 
     async def pass_gate(self, tokens: int) -> None:
-        """Pass the gate at a boundary, with a context of so many tokens.
+        """Pass the gate at a boundary, with a context of `tokens` tokens.
 
         Where the policy pauses the agent, it gives up its session's KV and waits. A sub-agent never pauses: its parent
         keeps its own KV until the sub-agent is done.
@@ -96,26 +96,26 @@ class Runtime(Protocol):
         """Send a main step.
 
         forked: tokens of it that an aux thread is going to read. hold_s: seconds after the step for which the server
-        must keep the idle session. awaits_prefill: whether `first_token` is going to be waited for.
+        must keep the idle session. awaits_prefill: whether the task is going to await `first_token`.
         """
 
     def aux(self, thread: AuxThread) -> Reply:
         """Send an aux thread's request."""
 
     def drop(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Have spans [start, stop) of resident tokens, sorted, cut out of the session in place."""
+        """Cut sorted spans [start, stop) of resident tokens out of the session in place."""
 
     def start(self, task: AgentTask) -> Running:
         """Start a sub-agent."""
 
     def tools(self, wait_s: float) -> Awaitable[object]:
-        """Wait for tools; the session is idle meanwhile."""
+        """Wait for the tools; the session is idle meanwhile."""
 
     def sleep(self, wait_s: float) -> Awaitable[object]:
         """Wait for the user."""
 
     async def leave(self, cancel: Reply | None) -> None:
-        """End the agent's part: abort a living aux thread, leave the gate, close the session."""
+        """Leave the server: abort a living aux thread, leave the gate, close the session."""
 
     def over(self, start_s: float, end_s: float, outcome: str, aux: Sequence[tuple[AuxThread, Reply]]) -> None:
-        """Have the task's rows written once everything that it sent has ended, so that all it cost is counted."""
+        """Write the task's rows once all its requests have ended, so that the rows count their whole cost."""

@@ -1,4 +1,4 @@
-"""What became of one request of an agent, as its server reports it."""
+"""The figures of one request of an agent, as its server reports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Served:
-    """What became of one request, as its server tells it: seconds of the run, and tokens."""
+    """The server's report of one request: times in seconds of the run, and tokens."""
 
     submit_s: float
     prompt_tokens: int
@@ -17,12 +17,12 @@ class Served:
     cached_tokens: int = 0  # of the prompt, at its first admission
     computed_tokens: int = 0  # by prefill, over all admissions
     output_tokens: int = 0
-    resident_tokens: int = 0  # KV that it left
+    resident_tokens: int = 0  # KV tokens that it left on the server
     retractions: int = 0
     prefill_chunks: int = 0
     replica: int = 0
-    failure: str | None = None  # the name of what ended it before its output was complete
-    text: str | None = None  # what a model wrote by itself
+    failure: str | None = None  # name of the failure that ended it before its output was complete
+    text: str | None = None  # the output of a model that was not scripted
 
     @property
     def kv_reads(self) -> int:

@@ -1,4 +1,4 @@
-"""One agent's task: carries out what the turn loop says, in simulated time as on a real server."""
+"""One agent's task: a coroutine that carries out the turn loop's actions, in simulated time or on a real server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqsim.agent.turn_loop import Action, AuxThread, Await, Clear, Finish, RunMa
 
 
 class Child:
-    """A sub-agent that is to be started at one turn of its parent and awaited before another."""
+    """A sub-agent that its parent starts at one turn and awaits before another."""
 
     def __init__(self, task: AgentTask, turn: int, join_turn: int) -> None:
         self.task = task
@@ -19,7 +19,7 @@ class Child:
 
 
 class AgentTask:
-    """One task: its loop, its sub-agents, and what it sent. Run it once."""
+    """One task: its loop, its sub-agents and its aux requests. Run it once."""
 
     def __init__(self, runtime: Runtime, loop: TurnLoop) -> None:
         self.children: list[Child] = []
@@ -31,7 +31,7 @@ class AgentTask:
         self._outcome: str | None = None
 
     async def run(self) -> None:
-        """From the first boundary to the end, however it comes."""
+        """Run the task from its first boundary to its end, whatever the outcome."""
         runtime, loop = self._runtime, self._loop
         self._start_s = runtime.now
         if runtime.has_gate:
@@ -46,18 +46,18 @@ class AgentTask:
         self._over(self._start_s, self._end_s, outcome)
 
     def interrupted(self, reason: str) -> None:
-        """Something ended the run before the task's end: what was measured until then is kept."""
+        """Close the task when the run ended before it; the measurements up to now are kept."""
         if self._outcome is None:
             self._over(self._start_s, self._runtime.now, reason)
         else:
             self._over(self._start_s, self._end_s, self._outcome)
 
     def skip(self) -> None:
-        """The parent ended before it came to start this sub-agent: it ends too, by name, and so do its own."""
+        """End a sub-agent that its parent never started, as `parent_ended`, and the sub-agent's own children."""
         self._over(self._runtime.now, self._runtime.now, "parent_ended")
 
     async def _carry_out(self, actions: Sequence[Action]) -> str | None:
-        """Do what the loop says up to the next boundary; the outcome when the task ends instead."""
+        """Carry out the loop's actions up to the next boundary; returns the outcome when the task ends instead."""
         while actions:
             following: Sequence[Action] = ()
             for action in actions:

@@ -31,7 +31,7 @@ from sqsim.trace.schema import Answer, Task, Turn
 AuxState = Literal["applied", "late", "cancelled", "malformed"]
 
 SUMMARY_PROMPT_TOKENS = 50
-"""What asks for a summary, with its chat-template tokens. Assumed."""
+"""Tokens of the request for a summary, chat template included. Assumed."""
 
 _HEADROOM = 2
 """SGLang leaves two tokens of the context unused (RULES.md, rule 13)."""
@@ -39,9 +39,9 @@ _HEADROOM = 2
 
 @dataclass(slots=True)
 class AuxThread:
-    """One auxiliary generation, from its spawn to its fate.
+    """One auxiliary generation, from its spawn to its end.
 
-    A live one, which the server's model writes itself, has no `output`, and no `decision` before it has ended.
+    A live thread, written by the server's model, has no `output`, and no `decision` before it has ended.
     """
 
     index: int
@@ -54,11 +54,11 @@ class AuxThread:
     finished: bool = False
     state: AuxState = "cancelled"
     applied_turn: int | None = None
-    ignored: int = 0  # named cursors that it never saw, or that had gone when it was applied
+    ignored: int = 0  # named cursors that it never saw, or that were closed when it was applied
 
 
 class Clear(NamedTuple):
-    """Clear these cursors before main step `turn`; `by` says who named them."""
+    """Clear these cursors before main step `turn`; `by` is the policy or the aux thread that named them."""
 
     turn: int
     clearing: Clearing
@@ -72,15 +72,15 @@ class Spawn(NamedTuple):
 
 
 class Await(NamedTuple):
-    """Wait for this aux thread, which was just spawned and writes a summary; then `summarised`."""
+    """Wait for this newly spawned aux thread, which writes a summary; then call `summarised`."""
 
     aux: AuxThread
 
 
 class RunMain(NamedTuple):
-    """Run main step `turn`. `restart`: the history was rewritten, a pinned session cannot go on.
+    """Run main step `turn`. `restart`: the history was rewritten, so its session cannot continue.
 
-    `first_prompt_tokens`: how much of the prompt (prefix and question) every branch of the context shares.
+    `first_prompt_tokens`: tokens of the prompt (prefix and question) that every branch of the context shares.
     """
 
     turn: int
@@ -101,7 +101,7 @@ class RunTools(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """The task ends: `completed`, or the name of its failure. `cancel`: a living aux thread to abort."""
+    """End the task as `completed`, or by the name of its failure. `cancel`: a living aux thread to abort."""
 
     outcome: str
     cancel: AuxThread | None
@@ -112,7 +112,7 @@ Action = Clear | Spawn | Await | RunMain | RunTools | Finish
 
 @dataclass(frozen=True, slots=True)
 class LoopOptions:
-    """How a task is replayed; SPEC.md's scenario keys of the same names."""
+    """Options of a task's replay: the scenario keys of the same names (SPEC.md)."""
 
     in_place: bool
     apply_at: Literal["boundary", "turn_end"] = "boundary"
@@ -128,7 +128,7 @@ class LoopOptions:
 class TurnLoop:
     """One task's run through Algorithm 1. Read `context`, `turn`, `aux_threads` for records; change nothing.
 
-    Without `decisions` aux threads are live: `aux_ended` brings what the model wrote.
+    Without `decisions` aux threads are live: `aux_ended` brings the text that the model wrote.
     """
 
     def __init__(
@@ -166,16 +166,16 @@ class TurnLoop:
         """The recorded model call of the current turn."""
         if self.turn < len(self.task.turns):
             return self.task.turns[self.turn]
-        assert self.task.answer is not None, "no step behind the last one"
+        assert self.task.answer is not None, "no step after the last one"
         return self.task.answer
 
     def start(self) -> list[Action]:
-        """The task begins: boundary 0."""
+        """Begin the task: boundary 0."""
         return self._boundary() if self.task.steps else [self._finish("completed")]
 
     @property
     def hold_s(self) -> float:
-        """For so many seconds after a turn the server must keep the task's idle session."""
+        """Seconds after a turn for which the server must keep the task's idle session."""
         return self._policy.hold_s
 
     @property
@@ -185,16 +185,16 @@ class TurnLoop:
 
     @property
     def announced_fork(self) -> int | None:
-        """Tokens of the current main step that this aux thread will read; None when none waits for the step."""
+        """Tokens of the current main step that a waiting aux thread will read; None when no thread waits."""
         return None if self._due is None else self._due.fork_tokens
 
     def main_prefilled(self) -> list[Action]:
-        """The first token of the current main step is out: an aux thread due at this boundary starts."""
+        """Handle the first token of the current main step: an aux thread due at this boundary starts."""
         due, self._due = self._due, None
         return [Spawn(due)] if due else []
 
     def main_ended(self, kv_tokens: int, *, fresh: bool) -> list[Action]:
-        """The current main step is complete and left `kv_tokens` of KV; `fresh`: the server prefilled from position 0."""
+        """Handle the end of the current main step. `kv_tokens`: the KV it left; `fresh`: prefilled from position 0."""
         if fresh:
             self.context.rewritten()
         self.context.kv_tokens = kv_tokens
@@ -211,7 +211,7 @@ class TurnLoop:
         return [*actions, RunTools(self.turn, wait, step.user_wait_s)]
 
     def tools_returned(self, *, kv_kept: bool) -> list[Action]:
-        """The last tool of the turn has returned: the next boundary. `kv_kept`: the server still holds the KV."""
+        """Handle the return of the turn's last tool: the next boundary. `kv_kept`: the server still holds the KV."""
         self.turn += 1
         if not kv_kept:
             self.context.rewritten()
@@ -220,16 +220,16 @@ class TurnLoop:
         return self._boundary()
 
     def aux_ended(self, aux: AuxThread, text: str | None = None) -> None:
-        """The aux thread's output is complete; its decision waits for the next boundary. `text`: of a live one."""
+        """Handle the end of an aux thread; its decision waits for the next boundary. `text`: the output of a live one."""
         assert (text is None) == (aux.output is not None), (
-            "what was scripted has no other text, and what is live has one"
+            "a live aux thread ends with a text, a scripted one without"
         )
         if text is not None:
             aux.decision = read_decision(text)
         aux.finished = True
 
     def main_failed(self, reason: str) -> list[Action]:
-        """The server refused or lost the main step, or the summary before it."""
+        """End the task, as the server refused or lost the main step or the summary before it."""
         return [self._finish(reason)]
 
     def _boundary(self) -> list[Action]:
@@ -252,7 +252,7 @@ class TurnLoop:
         return [*actions, *self._step(restart=restart)]
 
     def summarised(self, aux: AuxThread) -> list[Action]:
-        """The summary is written: it takes the place of what was read, and the main step runs on that."""
+        """Replace the read part of the context by the finished summary, and run the main step on it."""
         assert aux is self._alive, "a summary is the only thread of its boundary"
         assert aux.finished
         self._alive = None
@@ -262,7 +262,7 @@ class TurnLoop:
         return [Clear(self.turn, clearing, self._policy.name), *self._step(restart=True)]
 
     def _step(self, *, restart: bool) -> list[Action]:
-        """The boundary's end: an aux thread that is due, and the main step."""
+        """Finish the boundary: spawn an aux thread that is due, and run the main step."""
         step, context = self.step, self.context
         actions: list[Action] = []
         prompt, shift = context.prompt, context.shift
@@ -296,11 +296,11 @@ class TurnLoop:
             cursor.arguments,
         )
         if view.read:
-            self._read[cursor.cursor] = view  # it stays as it is
+            self._read[cursor.cursor] = view  # the view of a read cursor no longer changes
         return view
 
     def _summary(self, tokens: int) -> AuxThread:
-        """The thread that reads all of the context and writes a summary of so many tokens."""
+        """Start a thread that reads the whole context and writes a summary of `tokens` tokens."""
         read = [cursor.cursor for cursor in self._view().cursors if cursor.read]
         return self._start_aux(
             whole(self._segments.shared("summarise"), SUMMARY_PROMPT_TOKENS),
@@ -330,7 +330,7 @@ class TurnLoop:
         return aux
 
     def _apply_aux(self, turn: int) -> list[Action]:
-        """Algorithm 1, step 1: a finished thread's ids are cleared and the thread forgotten."""
+        """Clear the cursors that a finished thread named, and forget the thread (Algorithm 1, step 1)."""
         aux = self._alive
         if aux is None:
             return self._clear((), "waited", turn)
@@ -348,7 +348,7 @@ class TurnLoop:
 
     def _clear(self, cursors: Sequence[int], by: str, turn: int) -> list[Action]:
         if self._alive is not None and self._options.in_place:
-            return []  # a living thread reads this KV (SGLANG.md, "Aux fork"); what waits goes at a later boundary
+            return []  # a living thread reads this KV (SGLANG.md, "Aux fork"); a later boundary evicts waiting cursors
         clearing = self.context.evict(cursors)
         return [Clear(turn, clearing, by)] if clearing.evicted else []
 

@@ -1,1 +1,1 @@
-"""What every room may use: strict parts of a scenario, keyed random draws, YAML and JSON, directories, workers."""
+"""Tools for every room: strict parts of a scenario, keyed random numbers, YAML and JSON, directories, workers."""

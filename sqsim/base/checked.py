@@ -1,6 +1,6 @@
-"""Strict objects that Python code builds: wrong values raise ScenarioError, with the words that a file's get.
+"""Strict objects for Python code: a wrong value raises a ScenarioError with the text that a file's value would get.
 
-A file's content is validated by `model_validate` instead, which reports all of its faults at once with their places.
+The content of a file is validated by `model_validate` instead, which reports all faults at once with their places.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from sqsim.errors import ScenarioError
 if TYPE_CHECKING:
     from pydantic._internal._model_construction import ModelMetaclass
 else:
-    ModelMetaclass = type(BaseModel)  # pydantic shows it by no other name
+    ModelMetaclass = type(BaseModel)  # pydantic exports it under no public name
 
 
 class _Calls(ModelMetaclass):
-    """Changes what a call of the class raises. pydantic itself, for a part inside another, does not call it."""
+    """Metaclass that raises our error when Python code calls the class.
 
-    if not TYPE_CHECKING:  # a type checker reads the signature off the fields
+    pydantic does not call the class for a part inside another part, so nested parts keep pydantic's own error.
+    """
+
+    if not TYPE_CHECKING:  # a type checker reads the signature from the fields
 
         def __call__(cls, *args: Any, **values: Any) -> Any:  # noqa: N805 - of a metaclass
             try:
@@ -34,11 +37,11 @@ class _Calls(ModelMetaclass):
 
 
 class Checked(BaseModel, metaclass=_Calls):
-    """Base of objects whose every way of being built is checked, a changed copy included."""
+    """Base of objects that check their values whenever they are built, a changed copy included."""
 
     @classmethod
     def _refused(cls, values: Mapping[str, Any], error: ValidationError) -> ScenarioError:  # noqa: ARG003 - Scenario needs them
-        """Build the error for these values."""
+        """Build the error for refused values."""
         return ScenarioError("\n".join(cls._explain(fault) for fault in error.errors(include_url=False)))
 
     @classmethod
@@ -55,7 +58,7 @@ class Checked(BaseModel, metaclass=_Calls):
         return f"{cls.__name__}: {dotted(path)}: {text}"
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy it; unlike pydantic's own, with `update` checked as new values are."""
+        """Copy the object; unlike pydantic's own method, this one checks the values of `update`."""
         if not update:
             return super().model_copy(deep=deep)
         words = self.model_dump(mode="json", exclude_unset=True)  # None is written as a word: auto, all

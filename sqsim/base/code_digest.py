@@ -1,6 +1,6 @@
-"""The digest of installed code: two installations that share it run the same code, checkout or wheel.
+"""Digest of installed code: two installations with one digest run the same code, be they checkouts or wheels.
 
-A version number says what was released; between releases only the digest tells two states of the code apart.
+A version number names a release; between releases only the digest tells two states of the code apart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 SHIPPED = frozenset({".py", ".typed", ".yaml", ".jsonl", ".css", ".js", ".html", ".txt"})
-"""What a wheel holds of a package, by suffix; `package-data` of pyproject.toml lists the same."""
+"""Suffixes of the files that a wheel ships; `package-data` of pyproject.toml lists the same."""
 
 _DIGITS = 12
 
@@ -21,8 +21,8 @@ _DIGITS = 12
 def code_digest(*packages: str, without: tuple[str, ...] = ()) -> str:
     """Hash the shipped files of top-level packages, by name and content: 12 hex digits of a sha256.
 
-    `without`: what lies at the top of a package and begins so is left out (`report` leaves out report/ and reports.py).
-    Read once a process: a file that changes later changes nothing. ModuleNotFoundError: a package is not installed.
+    `without`: leave out entries at the top of a package whose names begin so (`report`: report/ and reports.py).
+    The files are read once a process, so later changes have no effect. ModuleNotFoundError: a package is not installed.
     """
     total = hashlib.sha256()
     for package in packages:
@@ -40,7 +40,7 @@ def _root(package: str) -> Path:
 
 
 def _shipped(root: Path, without: Sequence[str]) -> list[str]:
-    """The files below `root` as POSIX paths, which sort alike on every file system."""
+    """List the shipped files below `root` as POSIX paths, which sort alike on every file system."""
     return [
         place.as_posix()
         for file in root.rglob("*")

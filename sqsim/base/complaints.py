@@ -1,4 +1,4 @@
-"""Turns what pydantic found wrong with a value into the words of an error message."""
+"""Error messages from the faults that pydantic reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqsim.base.strict_yaml import show
 
 
 def complaint(fault: ErrorDetails) -> str:
-    """Say what is wrong with a value: `'radx' should be 'radix' or 'session'; did you mean radix?`."""
+    """Describe the fault of a value: `'radx' should be 'radix' or 'session'; did you mean radix?`."""
     match fault["type"]:
         case "missing":
             return "missing; add it"
@@ -29,7 +29,7 @@ def complaint(fault: ErrorDetails) -> str:
 
 
 def alike(value: Any, known: Iterable[str]) -> str:
-    """Suggest the one of the known words that a value resembles; empty where it resembles none."""
+    """Suggest the known word that a value resembles; empty where it resembles none."""
     names = [name for name in known if name]
     found = difflib.get_close_matches(value[:60], names, 1) if isinstance(value, str) else []
     return f"; did you mean {found[0]}?" if found else ""

@@ -1,4 +1,4 @@
-"""Directories that are whole or not there: filled under another name, moved into place by a rename."""
+"""Directories that are written whole or not at all: filled under a temporary name, then renamed into place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqsim.errors import RecordError, RunError
 
 
 def check_place(directory: str | Path) -> None:
-    """Refuse a place where no directory is or can be made: RecordError names it and the fix."""
+    """Raise a RecordError where a directory neither exists nor can be made; it names the place and the fix."""
     target = Path(directory)
     if not os.path.lexists(target):
         above = next(parent for parent in target.absolute().parents if parent.exists())
@@ -25,9 +25,10 @@ def check_place(directory: str | Path) -> None:
 
 @contextmanager
 def whole_directory(directory: str | Path, overwrite: bool) -> Iterator[Path]:
-    """A directory to fill, which takes its name when it is whole; until then the name holds what it held before.
+    """Yield a temporary directory to fill, and rename it to `directory` once the block has ended without an error.
 
-    Whether it may be replaced is for the caller to check first. RunError: it cannot be written.
+    Until then `directory` stays as it was. The caller checks first whether it may be replaced. RunError: it cannot be
+    written.
     """
     target = Path(os.path.abspath(directory))  # noqa: PTH100  (a symbolic link is replaced by name, not followed)
     mark = secrets.token_hex(4)
@@ -52,9 +53,9 @@ def whole_directory(directory: str | Path, overwrite: bool) -> Iterator[Path]:
 
 
 def _swap(fresh: Path, target: Path, old: Path, overwrite: bool) -> None:
-    """Move what stands at `target` to `old` and `fresh` into its place, or put back what stood there."""
+    """Move `target` to `old` and `fresh` to `target`; if that fails, put the old one back."""
     try:
-        # Without `overwrite` what appeared meanwhile stays: a rename replaces an empty directory only.
+        # Without `overwrite`, a directory that appeared meanwhile stays: a rename replaces only an empty one.
         if target.is_symlink() or (overwrite and target.exists() and any(target.iterdir())):
             target.rename(old)
         fresh.rename(target)
@@ -65,7 +66,7 @@ def _swap(fresh: Path, target: Path, old: Path, overwrite: bool) -> None:
 
 
 def sync(path: Path) -> None:
-    """Have a file or a directory on the disk itself."""
+    """Flush a file or a directory to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,8 +1,8 @@
-"""The base of what a scenario is made of: strict, frozen objects whose fields are a scenario's keys.
+"""Base of a scenario's parts: strict, frozen objects whose fields are the keys of a scenario.
 
-An unknown key is an error, a value is never converted, `nan` and `inf` are no numbers. A field's description says what
-is allowed there; it is what an error message prints. Parts of a scenario and policies share this file, so that neither
-imports the other.
+An unknown key is an error, a value is never converted, `nan` and `inf` are refused. A field's description states the
+allowed values, and error messages print it. Parts of a scenario and policies share this file, so that neither imports
+the other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ AfterEviction = Literal["in_place", "reprefill"]
 Cache = Literal["radix", "session"]
 
 FITS: dict[Cache, AfterEviction] = {"radix": "reprefill", "session": "in_place"}
-"""SPEC.md, "Which combinations exist": what may follow an eviction with each cache."""
+"""The `after_eviction` that each cache allows (SPEC.md, "Which combinations exist")."""
 
 # The bound is far above any engine and keeps sums of tokens inside int64.
 Count = Annotated[int, Field(ge=1, le=10**12)]
@@ -29,7 +29,7 @@ Name = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1
 
 
 class Word:
-    """Annotates an optional field whose absence is written as a word: `all`, `auto` or `none`."""
+    """Annotation of an optional field that writes None as a word: `all`, `auto` or `none`."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -53,7 +53,7 @@ class Word:
 
 
 def conflict(path: str, problem: str, fix: str) -> PydanticCustomError:
-    """Build the error for values that do not go together; `path` is relative to the model that raises it."""
+    """Build the error for values that exclude each other; `path` is relative to the model that raises it."""
     return PydanticCustomError("conflict", "{problem}; {fix}", {"path": path, "problem": problem, "fix": fix})
 
 

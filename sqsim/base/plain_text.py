@@ -7,7 +7,7 @@ from typing import Any
 
 
 def shown(value: Any) -> str:
-    """Shorten a value for reading: four digits, thousands apart, `-` for none."""
+    """Format a value for reading: four significant digits, thousands separated, `-` for None."""
     if value is None:
         return "-"
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -18,7 +18,7 @@ def shown(value: Any) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Align rows of equal length; the columns in `right` to the right."""
+    """Align the cells of rows of equal length; the columns in `right` are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(

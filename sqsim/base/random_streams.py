@@ -1,7 +1,7 @@
-"""Random draws keyed by what they decide, never by when they happen (SPEC.md, "Aux threads").
+"""Random numbers keyed by the decision they make, never by its time (SPEC.md, "Aux threads").
 
-A draw is a pure function of `(seed, purpose, key...)`: it does not depend on the order of events, so two
-policies compared under one seed see the same luck (common random numbers).
+A number is a pure function of `(seed, purpose, key...)` and does not depend on the order of events. So two policies
+that run with one seed see the same luck (common random numbers).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def _digest(seed: int, purpose: str, key: tuple[Key, ...]) -> bytes:
 
 
 def uniform(seed: int, purpose: str, *key: Key) -> float:
-    """One number in [0, 1), the same for the same key in every process and on every machine."""
+    """Draw one number in [0, 1) that is the same for the same key in every process and on every machine."""
     return int.from_bytes(_digest(seed, purpose, key)[:8], "big") / 2.0**64
 
 
 def generator(seed: int, purpose: str, *key: Key) -> np.random.Generator:
-    """A numpy generator for draws that need more than one number (Philox, keyed by the digest)."""
+    """Make a numpy generator for decisions that need several numbers (Philox, keyed by the digest)."""
     return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(seed, purpose, key), "big")))

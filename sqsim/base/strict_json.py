@@ -1,4 +1,4 @@
-"""JSON without NaN or Infinity, in one form, and the sum of what it holds."""
+"""JSON without NaN or Infinity in one canonical form, and its checksum."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 SEAL = "sha256"
-"""The name that a content's sum has in it."""
+"""The key under which a sealed content holds its own checksum."""
 
 
 def no_constant(name: str) -> NoReturn:
-    """For `json.loads(..., parse_constant=no_constant)`: NaN and Infinity are a ValueError."""
+    """Raise a ValueError for NaN and Infinity; for `json.loads(..., parse_constant=no_constant)`."""
     raise ValueError(f"{name} is not a number")
 
 
 def json_bytes(content: Mapping[str, Any]) -> bytes:
-    """One content, one text: keys sorted, two blanks a level, UTF-8. ValueError: it holds NaN or Infinity."""
+    """Write a content as canonical JSON: sorted keys, two blanks a level, UTF-8. ValueError: it holds NaN or Infinity."""
     return (json.dumps(content, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content with the sha256 of all of it in it: whatever is changed, moved or lost of it later, `is_whole` tells."""
+    """Add the sha256 of the content to it, so that `is_whole` detects any later change or loss."""
     unsealed = {name: value for name, value in content.items() if name != SEAL}
     return {**unsealed, SEAL: hashlib.sha256(json_bytes(unsealed)).hexdigest()}
 
 
 def is_whole(content: Mapping[str, Any]) -> bool:
-    """Whether this is what `sealed` gave."""
+    """Whether a content is unchanged since `sealed` made it."""
     return SEAL in content and sealed(content)[SEAL] == content[SEAL]

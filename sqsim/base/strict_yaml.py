@@ -1,7 +1,7 @@
-"""YAML as scenarios use it: plain values, and where each of them stands.
+"""YAML for scenarios: plain values, and the place of each.
 
 A key that appears twice is an error (PyYAML keeps the last one silently). Anchors, aliases and explicit
-tags are errors: they hide what a file says. Dates stay text, and `1e6` is a number as in YAML 1.2.
+tags are errors: they hide the values of a file. Dates stay text, and `1e6` is a number as in YAML 1.2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DATE = "tag:yaml.org,2002:timestamp"
 
 
 class Document(NamedTuple):
-    """A parsed text: its value, and for each key path the place that set it (`FILE:LINE` or `--set a.b=v`)."""
+    """A parsed text: its value, and for each key path the place that set the key (`FILE:LINE` or `--set a.b=v`)."""
 
     value: Any
     places: dict[KeyPath, str]
@@ -33,7 +33,7 @@ class Document(NamedTuple):
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader that refuses anchors and aliases. Of its constructors only those of scalars are used."""
+    """SafeLoader that refuses anchors and aliases. Only its constructors of scalars are used."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -61,7 +61,7 @@ _Loader.add_implicit_resolver(
 
 
 def show(value: Any, limit: int = 60) -> str:
-    """Quote a value from a file for a message, in few words whatever it is."""
+    """Quote a value from a file for a message, shortened to `limit` characters."""
     if value is None:
         return "an empty value"
     if isinstance(value, list):
@@ -74,7 +74,7 @@ def show(value: Any, limit: int = 60) -> str:
 
 
 class _Tree:
-    """Turns the nodes of one text into plain values and notes the place of each."""
+    """Converter from the nodes of one text to plain values; it notes the place of each."""
 
     def __init__(self, loader: _Loader, where: str, numbered: bool) -> None:
         self.loader, self.where, self.numbered = loader, where, numbered
@@ -129,7 +129,7 @@ def parse(text: str | bytes, where: str, numbered: bool = True) -> Document:
 
 
 def dotted(path: KeyPath) -> str:
-    """Write a key path as messages and `--set` do: `engine.page_size`, `traces[0]`."""
+    """Join a key path as messages and `--set` write it: `engine.page_size`, `traces[0]`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
 
@@ -140,7 +140,7 @@ def key_path(name: str) -> tuple[str, ...]:
 
 
 def given_by(option: str, override: str) -> str:
-    """What messages call the place of an override that came by this option."""
+    """Name the place of an override for messages: the option and the shortened override."""
     text = " ".join(override.split())
     return f"{option} {text if len(text) <= 60 else text[:57] + '...'}"
 
@@ -148,7 +148,7 @@ def given_by(option: str, override: str) -> str:
 def set_value(document: Document, override: str, where: str | None = None) -> None:
     """Apply one `a.b=value` to a document; the value is YAML: a scalar, or a list or mapping in flow style.
 
-    `where` is what messages call its place; by default the `--set` that it is.
+    `where` names the place in messages; by default `--set a.b=value`.
     """
     if where is None:
         where = given_by("--set", override)
@@ -160,7 +160,7 @@ def set_value(document: Document, override: str, where: str | None = None) -> No
 
 
 def put_value(document: Document, path: tuple[str, ...], value: Any, where: str) -> None:
-    """Set one value of a document; `where` is what messages call its place. ScenarioError: no mapping holds it."""
+    """Set one value of a document; `where` names its place in messages. ScenarioError: its parent is no mapping."""
     target: Any = document.value
     for depth, part in enumerate(path):
         if not isinstance(target, dict):

@@ -1,7 +1,7 @@
-"""Work side by side: on this machine's cores, or on the nodes of a Ray cluster.
+"""Parallel work on this machine's cores, or on the nodes of a Ray cluster.
 
-Studies, sweeps and plans hand their runs to this one place. A run depends on its scenario alone, so the number of
-workers, and where they stand, changes nothing but the time.
+Studies, sweeps and plans hand their runs to this module. A run depends on its scenario alone, so the number and the
+place of the workers change only the time that the work takes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import joblib
 from sqsim.errors import InputError, RunError, SqsimError
 
 Progress = Callable[[int, int], None]
-"""Done, of how many."""
+"""A callback: number of items done, number of all items."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -32,10 +32,10 @@ _WATCH_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """`jobs` at a time on this machine; with `cluster` on Ray, "local" or the address of a running cluster.
+    """Settings of parallel work: `jobs` processes on this machine, or a Ray cluster.
 
-    On a cluster `jobs` is how many CPUs a local Ray gets; traces and output directories must lie on a disk that all
-    nodes share.
+    `cluster` is "local" or the address of a running cluster; a local one gets `jobs` CPUs. With a cluster, traces and
+    output directories must lie on a disk that all nodes share.
     """
 
     jobs: int = 1
@@ -44,9 +44,9 @@ class Workers:
     def each(
         self, work: Callable[[Item], Result], items: Sequence[Item], progress: Progress | None = None
     ) -> Iterator[tuple[int, Result | SqsimError]]:
-        """The place of each item and what its work gave, as they end; an error of ours is a result too.
+        """Yield (index of an item, its result) as the items end; an SqsimError is a result too.
 
-        A broken assertion is a RunError: one run's bug must not take the others' results with it.
+        A broken assertion becomes a RunError, so that a bug in one run does not lose the results of the others.
         """
         home = os.getpid() if self.cluster is None else None
         calls = [joblib.delayed(_attempt)(work, place, item, home) for place, item in enumerate(items)]
@@ -70,7 +70,7 @@ def _here(calls: list[Any], jobs: int) -> Iterator[Any]:
 
 
 def _on_ray(calls: list[Any], address: str, jobs: int) -> Iterator[Any]:
-    """Ray's pool under joblib hands results back when all of a call are there: so they go in portions."""
+    """Run the calls in portions, as Ray's joblib pool returns results only once all of a portion are done."""
     with _ray(address, jobs) as cpus, joblib.parallel_config(backend="ray"):
         parallel, portion = joblib.Parallel(n_jobs=cpus, batch_size=1), 4 * cpus
         for start in range(0, len(calls), portion):
@@ -79,7 +79,7 @@ def _on_ray(calls: list[Any], address: str, jobs: int) -> Iterator[Any]:
 
 @contextmanager
 def _ray(address: str, jobs: int) -> Iterator[int]:
-    """A connection to a cluster, or a cluster of this machine's processes; how many CPUs it has."""
+    """Connect to a cluster, or start one on this machine; yields the number of its CPUs."""
     try:
         import ray  # noqa: PLC0415 - an optional extra
         from ray.util.joblib import register_ray  # noqa: PLC0415
@@ -103,7 +103,7 @@ def _ray(address: str, jobs: int) -> Iterator[int]:
 
 @cache
 def end_with(home: int) -> None:
-    """In a worker: end as soon as the process `home` has, even if that was killed. In `home` itself: nothing."""
+    """End this worker process once the process `home` has ended, even if it was killed; in `home` do nothing."""
 
     def watch() -> None:
         while os.getppid() == home:

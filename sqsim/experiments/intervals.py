@@ -28,7 +28,7 @@ from sqsim.base.strict_json import no_constant
 from sqsim.base.workers import Progress, Workers
 from sqsim.errors import InputError, RecordError, RunError, SqsimError
 from sqsim.models.cost.profile import Profile
-from sqsim.models.cost.uncertainty import drawn, in_doubt
+from sqsim.models.cost.uncertainty import describe_uncertainty, sample_profile
 from sqsim.record.metrics import Value, metrics
 from sqsim.scenario.parts import RateLoad
 from sqsim.scenario.resolved import Resolved
@@ -103,7 +103,7 @@ def bands(
             for key in keys
         },
         {key: [run[key] for run in firsts] for key in keys},
-        in_doubt(profile),
+        describe_uncertainty(profile),
         sampled,
     )
 
@@ -175,7 +175,7 @@ def _run(scenario: Scenario, profile: Profile, draw: tuple[int, int]) -> dict[st
     index, twin = draw
     seed = int(uniform(scenario.seed, "bands.seed", index, twin) * 2**62)
     other = scenario.model_copy(update={"seed": seed})
-    return _numbers(metrics(simulate(other, profile=drawn(profile, scenario.seed, index))))
+    return _numbers(metrics(simulate(other, profile=sample_profile(profile, scenario.seed, index))))
 
 
 def _numbers(found: Mapping[str, Value]) -> dict[str, float]:

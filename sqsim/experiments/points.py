@@ -25,7 +25,7 @@ from sqsim.base.strict_json import is_whole, sealed
 from sqsim.base.workers import Progress, Workers
 from sqsim.errors import Interrupted, RecordError, SqsimError
 from sqsim.models.cost.profile import Profile
-from sqsim.models.cost.uncertainty import drawn
+from sqsim.models.cost.uncertainty import sample_profile
 from sqsim.policies.registry import is_built_in, source_digest
 from sqsim.record.evidence import evidence_of
 from sqsim.record.files import is_record, write_record
@@ -152,7 +152,7 @@ class _Work:
 
 
 def _profile(draw: Draw) -> Profile:
-    return drawn(Resolved.of(draw.scenario).profile, draw.seed, draw.index)
+    return sample_profile(Resolved.of(draw.scenario).profile, draw.seed, draw.index)
 
 
 def content_key(item: Item) -> str:

@@ -8,7 +8,7 @@ from sqsim.errors import InputError
 from sqsim.models.cost.hardware import HARDWARE, Hardware
 from sqsim.models.cost.known_models import KNOWN_MODELS
 from sqsim.models.cost.profile import shipped_profiles
-from sqsim.models.cost.uncertainty import in_doubt
+from sqsim.models.cost.uncertainty import describe_uncertainty
 from sqsim.scenario.parts import Engine
 from sqsim.scenario.resolved import Resolved
 
@@ -52,7 +52,7 @@ def _row(model: str, gpu: Hardware) -> dict[str, Any]:
             if term.ranges
         },
         "held_out_error": {name: term.fit.held_out_mean_abs_error for name, term in terms.items() if term.fit},
-        "in_doubt": in_doubt(auto),
+        "in_doubt": describe_uncertainty(auto),
         "weights": auto.weights,
         "weight_bytes": resolved.weight_bytes,
         "kv_capacity_tokens": tokens,

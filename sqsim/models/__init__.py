@@ -1,1 +1,1 @@
-"""The serving system's side: hardware, memory, scheduler and cost. Pure: no clock, no I/O of its own, no SimPy."""
+"""The server's side: scheduler and KV cache (serving), step times and capacity (cost). Pure: no clock, no SimPy."""

@@ -1,4 +1,4 @@
-"""Eviction policies, one file each: keys, behaviour and needs. `base.py` is the contract, `registry.py` finds them."""
+"""Eviction policies: one file each with its keys, behaviour and needs; base.py is the contract, registry.py finds them."""
 
 from sqsim.base.part import AfterEviction, Count, CountOrZero, Positive, Share
 from sqsim.policies.base import AuxOptions, Choice, CursorView, Decision, Decisions, Gate, Policy, Script, View

@@ -1,10 +1,10 @@
-"""The contract of a policy: at every boundary, which cursors to evict and whether to start an aux thread.
+"""The contract of a policy, which decides at every boundary what to evict and whether to start an aux thread.
 
 A policy is one class. Its fields are the keys that a scenario may set, its methods decide, and its properties state
-what it needs. Override only what your policy does; the defaults do nothing. See CONTRIBUTING.md, "Add a policy".
+its needs. Override only what your policy does; the defaults do nothing. See CONTRIBUTING.md, "Add a policy".
 
-A policy sees a `View`: what a server or an agent framework knows at that moment, and nothing of the future (law 4). A
-policy that needs hindsight says so (`needs_references`) and is labelled (`hindsight`).
+A policy sees a `View`: the state that a server or an agent framework knows at that moment, and nothing of the future
+(law 4). A policy that needs hindsight declares it (`needs_references`) and is labelled (`hindsight`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sqsim.trace.schema import Task
 class CursorView(NamedTuple):
     """An open tool response.
 
-    `opened` is the turn whose call opened it, `tokens` its resident tokens, call and response together. `read_turn` is
-    the main step that read it first; None: not read yet. `arguments` is the call as the model wrote it; None where the
-    trace holds no text.
+    `opened`: the turn whose call opened it. `tokens`: its resident tokens, call and response together. `read_turn`: the
+    main step that read it first; None: no step has read it yet. `arguments`: the call as the model wrote it; None where
+    the trace holds no text.
     """
 
     cursor: int
@@ -35,19 +35,19 @@ class CursorView(NamedTuple):
 
     @property
     def read(self) -> bool:
-        """Whether a main step has read it. Only what was read can be evicted."""
+        """Whether a main step has read the response. Only a response that was read can be evicted."""
         return self.read_turn is not None
 
 
 def unknown_usage() -> float:
-    """Refuse to name a KV usage that nobody measures."""
+    """Raise a PolicyError, as a view without a server has no KV usage."""
     raise PolicyError(
-        "view.kv_usage is not known: this view was made without a server; give View(..., measure=...) a function that tells it"
+        "view.kv_usage is not known: this view was made without a server; pass View(..., measure=...) a function that returns it"
     )
 
 
 class View(NamedTuple):
-    """What a policy may know at the boundary before main step `turn`; `cursors` are open, oldest first."""
+    """The state that a policy may know at the boundary before main step `turn`; open `cursors`, oldest first."""
 
     turn: int
     context_tokens: int
@@ -56,61 +56,61 @@ class View(NamedTuple):
 
     @property
     def kv_usage(self) -> float:
-        """The part of the server's KV slots that is neither free nor evictable now (SGLang's `token_usage`), from 0 to 1.
+        """Share of the server's KV slots that are neither free nor evictable now (SGLang's `token_usage`), from 0 to 1.
 
-        With replicas it is that of the server to which the task's next request would go; with two pools, of the fuller one.
-        A real server is asked when a policy reads it. PolicyError: the view was made without a server.
+        With replicas: of the replica that would get the task's next request; with two pools: of the fuller one. Each
+        reading asks the server. PolicyError: the view was made without a server.
         """
         return self.measure()
 
 
 class Decision(NamedTuple):
-    """The cursors that an aux thread names, in its order and each once; none where its output was malformed."""
+    """The cursors that an aux thread names, in its order, each once; none where its output is malformed."""
 
     named: tuple[int, ...] = ()
     malformed: bool = False
 
 
 class Script(NamedTuple):
-    """What an aux thread will generate where its output is scripted."""
+    """The scripted output of an aux thread: its length and its decision."""
 
     output_tokens: int
     decision: Decision
 
 
 class Decisions(Protocol):
-    """Stands for the model's output on aux threads, which a simulation does not have."""
+    """A stand-in for the model that writes the output of aux threads, as a simulation runs no model."""
 
     def decide(self, index: int, turn: int, open_cursors: Iterable[int]) -> Script:
-        """Decide for aux thread `index`, forked before main step `turn`, over the cursors open at its fork."""
+        """Script aux thread `index`, forked before main step `turn`, over the cursors open at its fork."""
         ...
 
 
 class Gate(Protocol):
-    """What the agents of one run pass at their boundaries. One agent always goes on, so a run always ends."""
+    """A gate that the agents of one run pass at their boundaries. One agent always goes on, so a run always ends."""
 
     def ask(self, name: str, tokens: int, *, may_pause: bool = True) -> bool:
-        """May an agent whose context has `tokens` go on? If not, it is paused now."""
+        """Let an agent with a context of `tokens` go on (True), or pause it now (False)."""
         ...
 
     def leave(self, name: str) -> None:
-        """Forget an agent, which has ended."""
+        """Forget an agent that has ended."""
         ...
 
     def resume(self) -> list[str]:
-        """Let paused agents go on; their names, in order."""
+        """Let paused agents go on; returns their names, in order."""
         ...
 
 
 class AuxOptions(NamedTuple):
-    """What an aux thread's request declares, and when it starts."""
+    """Options of an aux thread's request: the output tokens it declares, and when it starts."""
 
     max_new_tokens: int = 0
     start: Literal["after_main_prefill", "with_main"] = "after_main_prefill"
 
 
 class Choice(NamedTuple):
-    """A setting that `sqsim plan` and `sqsim region` try. `free`: it needs no trained model and no patched server."""
+    """A setting that `sqsim plan` and `sqsim region` try. `free`: runs without a trained model or a patched server."""
 
     name: str
     cache: Cache
@@ -120,64 +120,65 @@ class Choice(NamedTuple):
 
 
 class Policy(Part):
-    """Asked at every boundary, `evict` first (law 9). One object holds for all tasks of a run.
+    """Base of every policy; the turn loop asks it at every boundary, `evict` first (law 9).
 
-    A policy that remembers something keeps it in a pydantic `PrivateAttr`; then each task has a copy of its own.
+    One object serves all tasks of a run. A policy that keeps state declares it as a pydantic `PrivateAttr`; then each
+    task gets a copy of the object.
     """
 
     name: str
 
     hindsight: ClassVar[bool] = False
-    """Whether it is a bound that no server can run."""
+    """Whether the policy is a bound that no server can run."""
     labelled: ClassVar[tuple[str, ...]] = ()
-    """Keys by which tables of runs are sorted and named."""
+    """Keys that sort and name the runs in tables."""
     assumed: ClassVar[tuple[str, ...]] = ()
     """Keys whose values no record has calibrated."""
 
-    # What it does.
+    # Behaviour.
 
     def evict(self, view: View) -> Sequence[int]:  # noqa: ARG002 - the contract's signature
-        """Cursors to evict now; open ones that were read."""
+        """Choose the cursors to evict now, among the open ones that were read."""
         return ()
 
     def spawn_aux(self, view: View) -> bool:  # noqa: ARG002 - the contract's signature
-        """Start an aux thread now? Asked only while none is alive."""
+        """Decide whether to start an aux thread now; asked only while none is alive."""
         return False
 
     def summarise(self, view: View) -> int:  # noqa: ARG002 - the contract's signature
-        """Tokens of a summary to write now in place of all that was read; 0: none. The main step waits for it."""
+        """Choose the tokens of a summary that replaces all that was read; 0: none. The main step waits for it."""
         return 0
 
     def gate(self, capacity_tokens: int) -> Gate | None:  # noqa: ARG002 - the contract's signature
-        """Build the gate of one run, where agents pause; `capacity_tokens`: KV slots of all its servers."""
+        """Build the gate of one run; None: agents never pause. `capacity_tokens`: KV slots of all servers together."""
         return None
 
     def scripted(self, task: Task, name: str, seed: int) -> Decisions | None:  # noqa: ARG002 - the same
-        """Build what decides on the aux threads of one task; None where the server's model writes them.
+        """Build the decision model for the aux threads of one task; None where the server's model writes them.
 
-        It stands for a model that reads the context, so it may read `task`; draws are keyed by `seed` and `name`.
+        It stands for a model that reads the context, so it may read `task`; key its random numbers by `seed` and `name`.
         """
         return None
 
     def with_hindsight(self, task: Task) -> Policy:  # noqa: ARG002 - the same
-        """Build the policy of one task from its future. Called only where the policy `needs_references`."""
+        """Build the policy of one task from the task's future. Called only where the policy `needs_references`."""
         return self
 
-    # What it needs.
+    # Needs.
 
     @property
     def hold_s(self) -> float:
-        """For so many seconds after a turn the server keeps a task's idle session, whatever the pressure."""
+        """Seconds after a turn for which the server keeps the task's idle session, whatever the pressure."""
         return 0.0
 
     @property
     def needs_references(self) -> bool:
-        """Whether traces must say when each response is used."""
+        """Whether the policy needs traces that state when each response is used."""
         return False
 
     @property
     def needs_sessions(self) -> bool:
-        """Whether it runs only with engine.cache session."""
+        """Whether the policy runs only with engine.cache session."""
         return False
 
     @property
@@ -187,7 +188,7 @@ class Policy(Part):
 
     @property
     def aux(self) -> AuxOptions:
-        """What aux threads and summaries declare."""
+        """Options of the requests for aux threads and summaries."""
         return AuxOptions()
 
     @property
@@ -195,17 +196,17 @@ class Policy(Part):
         """Keys in use whose values no record has calibrated."""
         return self.assumed
 
-    # What follows from it.
+    # Derived.
 
     @property
     def follows_eviction(self) -> AfterEviction | None:
-        """What follows an eviction: its key `after_eviction`; None where it has none, as it evicts nothing."""
+        """Value of the key `after_eviction`; None where the policy has no such key, as it evicts nothing."""
         found: AfterEviction | None = getattr(self, "after_eviction", None)
         return found
 
     @classmethod
     def choices(cls, ks: Sequence[int]) -> Sequence[Choice]:  # noqa: ARG003 - the contract's signature
-        """Settings to try in a plan or a region; with no override, its defaults. `ks`: intervals of aux threads."""
+        """List the settings that a plan or a region tries; by default the keys' defaults. `ks`: intervals of aux threads."""
         policy = cls()  # type: ignore[call-arg]  # a subclass has a default for every key
         after = policy.follows_eviction
         cache: Cache = "session" if policy.needs_sessions or after == FITS["session"] else "radix"
@@ -215,7 +216,7 @@ class Policy(Part):
 
     @classmethod
     def overrides(cls, *names: str) -> bool:
-        """Whether this class says anything of its own about one of these."""
+        """Whether this class overrides one of these members of `Policy`."""
         return any(not same(cls, Policy, name) for name in names)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Compaction: at a threshold the agent writes a summary and goes on from that, as coding agents do (METHOD.md)."""
+"""Compaction: at a threshold the agent writes a summary and continues from it, as coding agents do (METHOD.md)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sqsim.policies.base import AuxOptions, Choice, Policy, View
 
 
 class Compaction(Policy):
-    """Once more than `trigger_tokens` are resident, a summary takes the place of all that was read.
+    """Replace all that was read by a summary once more than `trigger_tokens` are resident.
 
-    Prefix, question and the newest turn stay. The summary is a model call on the whole context which the main step
-    waits for; its cost is counted as an aux thread's, and every response that it replaces as evicted: what a later
-    step still refers to may or may not stand in the summary, so `evicted_then_used` is the most that can be lost.
+    Prefix, question and the newest turn stay. The summary is a model call on the whole context, and the main step waits
+    for it. Its cost counts as an aux thread's, and every response that it replaces counts as evicted. The summary may or
+    may not contain what a later step refers to, so `evicted_then_used` is an upper bound of the loss.
     """
 
     name: Literal["compaction"] = Field(default="compaction", description="compaction")
@@ -37,4 +37,4 @@ class Compaction(Policy):
 
     @classmethod
     def choices(cls, ks: Sequence[int]) -> Sequence[Choice]:  # noqa: ARG003 - the contract's signature
-        return ()  # what a summary keeps of what is needed later is not simulated
+        return ()  # the simulation does not know which needed facts a summary keeps

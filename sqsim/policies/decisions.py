@@ -1,7 +1,7 @@
 """The declared model of an aux thread's decision: an independent Bernoulli for every open cursor (SPEC.md, "Aux threads").
 
-In a simulation nobody writes an aux thread's output, so this stands for it. Like the model it stands for, it judges by
-what the task will still need: this file, `oracle.py` and `metrics.py` are all that may read references (law 4).
+A simulation runs no language model, so this model stands for one. It judges by what the task will still need. Only this
+file, `oracle.py` and `metrics.py` may read references (law 4).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _SPREAD = 0.12
 
 
 class DecisionModel:
-    """Names an expired cursor with probability `recall` and a live one with probability `false_rate`.
+    """A model that names an expired cursor with probability `recall` and a live one with probability `false_rate`.
 
-    *Expired at t* means that no main step from t on refers to the cursor (METHOD.md, "Words"). Draws are keyed
-    by task, aux index and cursor, so they do not depend on when the thread runs.
+    *Expired at t* means that no main step from t on refers to the cursor (METHOD.md, "Words"). Random numbers are
+    keyed by task, aux index and cursor, so they do not depend on when the thread runs.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class DecisionModel:
         self._limit = aux_max_new_tokens
 
     def decide(self, index: int, turn: int, open_cursors: Iterable[int]) -> Script:
-        """Decide for aux thread `index`, forked before main step `turn`, over the cursors open at its fork.
+        """Script aux thread `index`, forked before main step `turn`, over the cursors open at its fork.
 
         An output longer than the limit is cut off before its list is complete, so it names nothing.
         """

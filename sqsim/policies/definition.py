@@ -1,4 +1,4 @@
-"""What a policy's class must declare; it is checked when the class is defined, so nothing undeclared ever runs."""
+"""Checks of the declarations that a policy's class must make; they run when the class is defined, so no gap reaches a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def same(kind: type[Policy], base: type[Policy], name: str) -> bool:
-    """Whether a class takes `name` from its base as it is."""
+    """Whether a class inherits `name` from its base unchanged."""
     if name in kind.model_fields:
         return (
             name in base.model_fields
@@ -24,17 +24,17 @@ def same(kind: type[Policy], base: type[Policy], name: str) -> bool:
 
 
 def name_of(kind: type[Policy]) -> str | None:
-    """The one word that `name` may be; None where a class does not fix it."""
+    """Find the one word that a class allows as its `name`; None where the class does not fix it."""
     annotation: Any = kind.model_fields["name"].annotation
     words = get_args(annotation) if get_origin(annotation) is Literal else ()
     return words[0] if len(words) == 1 and isinstance(words[0], str) and words[0] else None
 
 
 def check(kind: type[Policy]) -> None:
-    """Raise a PolicyError where a class leaves open what a run depends on."""
+    """Raise a PolicyError where a class does not declare something that a run depends on."""
     name = name_of(kind)
     if name is None or kind.model_fields["name"].default != name:
-        # A base of several policies, which runs nowhere itself, has no name of its own yet.
+        # A common base of several policies needs no name, as it never runs itself.
         if kind.overrides("name") or not kind.model_fields["name"].is_required():
             raise _refused(
                 kind, "its name is not one word", 'declare `name: Literal["my_policy"] = "my_policy"`'
@@ -47,7 +47,7 @@ def check(kind: type[Policy]) -> None:
     _check_requests(kind)
     if kind.overrides("hold_s") and not kind.overrides("needs_sessions"):
         raise _refused(
-            kind, "it holds sessions (hold_s) and does not say that it needs them", "override needs_sessions"
+            kind, "it overrides hold_s, which needs sessions, but not needs_sessions", "override needs_sessions"
         )
 
 
@@ -61,7 +61,7 @@ _NEEDS: dict[str, Any] = {
 
 
 def check_needs(policy: Policy) -> None:
-    """Raise a PolicyError where a policy cannot state what it needs."""
+    """Raise a PolicyError where a property that states a need fails or has a wrong value."""
     if name_of(type(policy)) != policy.name:
         raise _refused(
             type(policy), "it has no name of its own", 'declare `name: Literal["my_policy"] = "my_policy"`'
@@ -69,7 +69,7 @@ def check_needs(policy: Policy) -> None:
     for name, kind in _NEEDS.items():
         try:
             value: Any = getattr(policy, name)
-        except Exception as error:  # whatever a stranger's code raises
+        except Exception as error:  # a third party's code may raise anything
             raise PolicyError(
                 f"policy {policy.name}: {name} raised {type(error).__name__}: {error}; repair the policy"
             ) from error
@@ -85,7 +85,7 @@ def _check_eviction(kind: type[Policy]) -> None:
         if kind.overrides("evict", "spawn_aux"):
             raise _refused(
                 kind,
-                "it evicts and does not say what follows an eviction",
+                "it evicts, but does not declare after_eviction",
                 'add the key `after_eviction: AfterEviction = "reprefill"`',
             )
         return
@@ -99,13 +99,13 @@ def _check_requests(kind: type[Policy]) -> None:
     if kind.overrides("spawn_aux") and not kind.overrides("scripted", "runs_live"):
         raise _refused(
             kind,
-            "it starts aux threads and does not say what decides on them",
-            "override scripted; sqsim.policies.decisions.DecisionModel is one",
+            "it starts aux threads, but nothing decides what they name",
+            "override scripted to return a decision model, such as sqsim.policies.decisions.DecisionModel",
         )
     if kind.overrides("spawn_aux", "summarise") and not kind.overrides("aux"):
         raise _refused(
             kind,
-            "it sends requests of its own and does not say what they declare",
+            "it sends requests of its own, but does not declare their options",
             "override aux, such as AuxOptions(max_new_tokens=256)",
         )
 

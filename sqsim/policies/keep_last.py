@@ -12,9 +12,9 @@ from sqsim.policies.base import Choice, Policy, View
 
 
 class KeepLast(Policy):
-    """Evicts all but the `n` newest responses once the context holds more than `trigger_tokens`.
+    """Evict all but the `n` newest responses once the context holds more than `trigger_tokens`.
 
-    The newest response counts among the n although it is not read yet. Known instance: Claude's
+    The newest response counts as one of the n although no step has read it yet. Known instance: Claude's
     `clear_tool_uses` (trigger 100K tokens, keep 3).
     """
 

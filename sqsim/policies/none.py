@@ -11,7 +11,7 @@ from sqsim.policies.base import Choice, Policy
 
 
 class NoEviction(Policy):
-    """Nothing is ever evicted: what servers do today."""
+    """Evict nothing, as servers do today."""
 
     name: Literal["none"] = Field(default="none", description="none")
 

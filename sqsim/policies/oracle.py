@@ -1,4 +1,4 @@
-"""Hindsight: evict every response right after its last use. A bound, not a policy that could be deployed."""
+"""Hindsight: evict every response right after its last use. A bound; no server can run it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqsim.trace.schema import Task
 
 
 class Oracle(Policy):
-    """Evicts a cursor at the first boundary t with last use < t. The only policy that reads references."""
+    """Evict a cursor at the first boundary t with last use < t. The only policy that reads references."""
 
     name: Literal["oracle"] = Field(default="oracle", description="oracle")
     after_eviction: AfterEviction = Field(default="in_place", description="in_place or reprefill")

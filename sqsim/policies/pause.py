@@ -1,8 +1,8 @@
 """Pausing agents under KV pressure (as ThunderAgent and CONCUR do): fewer agents at once, each with its KV.
 
-An agent framework knows how large its agents' contexts are. Where all that are at work do not fit, the one that comes to
-a boundary pauses there and gives up its KV; it goes on, first paused first, when there is room. It computes its context
-again then, and its task takes longer: the run counts both.
+An agent framework knows the sizes of its agents' contexts. When the contexts of all active agents do not fit, the next
+agent at a boundary pauses there and gives up its KV. When there is room, paused agents go on, first paused first. A
+resumed agent computes its context again and its task takes longer: the run counts both.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from sqsim.policies.base import Choice, Policy
 
 
 class MemoryGate:
-    """The contexts of the agents at work, in tokens, and who waits for room.
+    """A gate that counts the contexts of the active agents, in tokens, and keeps the paused ones.
 
-    An agent pauses where the others' contexts and its own are more than `above_tokens`, and goes on where they are
-    at most `below_tokens`. One agent always goes on, so a run always ends.
+    An agent pauses when the active contexts and its own exceed `above_tokens`, and goes on when they are at most
+    `below_tokens`. One agent always goes on, so a run always ends.
     """
 
     def __init__(self, above_tokens: float, below_tokens: float) -> None:
@@ -30,7 +30,7 @@ class MemoryGate:
         self._total = 0
 
     def ask(self, name: str, tokens: int, *, may_pause: bool = True) -> bool:
-        """May an agent whose context has `tokens` go on from its boundary? If not, it is paused now."""
+        """Let an agent with a context of `tokens` go on from its boundary (True), or pause it now (False)."""
         fresh = name not in self._active
         self._total -= self._active.pop(name, 0)
         crowded = self._total + tokens > self._above or (fresh and bool(self._paused))
@@ -41,11 +41,11 @@ class MemoryGate:
         return True
 
     def leave(self, name: str) -> None:
-        """Forget an agent, which has ended."""
+        """Forget an agent that has ended."""
         self._total -= self._active.pop(name, 0)
 
     def resume(self) -> list[str]:
-        """Let paused agents go on, first paused first; those after one that does not fit wait with it."""
+        """Let paused agents go on, first paused first; stop at the first agent that does not fit."""
         found = []
         for name, tokens in list(self._paused.items()):
             if self._active and self._total + tokens > self._below:
@@ -61,7 +61,7 @@ class MemoryGate:
 
 
 class Pause(Policy):
-    """Agents pause at a boundary where all contexts at work do not fit. It evicts nothing."""
+    """Pause an agent at a boundary when the active contexts do not fit. Evicts nothing."""
 
     name: Literal["pause"] = Field(default="pause", description="pause")
     above: Positive = Field(

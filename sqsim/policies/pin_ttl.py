@@ -1,4 +1,4 @@
-"""TTL pinning between turns (Continuum, arXiv 2511.02230): KV waits a while for its agent, whatever the pressure."""
+"""TTL pinning between turns (Continuum, arXiv 2511.02230): the server keeps idle KV for a time, whatever the pressure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sqsim.policies.base import Choice, Policy
 
 
 class PinTtl(Policy):
-    """A session that has ended a turn is not released for `ttl_s` seconds; after that, least recently used first.
+    """Keep an idle session for `ttl_s` seconds after its turn; after that, release least recently used first.
 
-    It evicts nothing. Its harm is to others: requests wait or are retracted while what they need is pinned.
+    It evicts nothing. The cost falls on other requests, which wait or are retracted while slots are pinned.
     """
 
     name: Literal["pin_ttl"] = Field(default="pin_ttl", description="pin_ttl")
@@ -31,4 +31,4 @@ class PinTtl(Policy):
 
     @classmethod
     def choices(cls, ks: Sequence[int]) -> Sequence[Choice]:  # noqa: ARG003 - the contract's signature
-        return ()  # no server that can be had today pins sessions for a time
+        return ()  # no server available today pins sessions for a time

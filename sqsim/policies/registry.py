@@ -1,4 +1,4 @@
-"""Policies by name: the built-in ones, and those that installed packages bring (entry points of group `sqsim.policies`).
+"""Policies by name: the built-in ones, and those of installed packages (entry points of group `sqsim.policies`).
 
 A package is imported only when a scenario names its policy. The entry point's name is the policy's name:
 
@@ -42,7 +42,7 @@ BUILT_IN: dict[str, type[Policy]] = {
 
 
 class _Policies(Mapping[str, type[Policy]]):
-    """Every policy by its name. Looking one up imports it; a PolicyError names a package that cannot be used."""
+    """Every policy by its name. A look-up imports the policy; a PolicyError names a package that cannot be used."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys([*BUILT_IN, *_entry_points()]))
@@ -69,7 +69,7 @@ POLICIES: Mapping[str, type[Policy]] = _Policies()
 
 
 def known(name: str) -> type[Policy] | None:
-    """The policy of this name, where it can be had: for pages about runs whose policy need not be installed here."""
+    """Find the policy of this name; None where it is not installed, as pages may show runs of such a policy."""
     try:
         return POLICIES.get(name)
     except PolicyError:
@@ -77,7 +77,7 @@ def known(name: str) -> type[Policy] | None:
 
 
 def registered(policy: Policy) -> None:
-    """Raise a PolicyError where a policy's name is taken by another class, as which its record would be read."""
+    """Raise a PolicyError where another class has the policy's name: its record would be read as that class's."""
     if policy.name not in POLICIES:
         return
     other = POLICIES[policy.name]
@@ -94,7 +94,7 @@ def is_built_in(policy: Policy) -> bool:
 
 @cache
 def source_digest(kind: type[Policy]) -> str:
-    """Compute the sha256 of a policy's source: of its file, or of all files of the package it is in.
+    """Compute the sha256 of a policy's source: its file, or all files of its package.
 
     A class from a notebook or an interactive session has no file: its fields and the code of its methods stand in.
     """
@@ -134,7 +134,7 @@ def _sources(kind: type[Policy]) -> list[Path]:
 def _entry_points() -> dict[str, tuple[importlib.metadata.EntryPoint, ...]]:
     found: dict[str, dict[Any, importlib.metadata.EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
-        # One package that is on the path twice is one package.
+        # A package that is on the path twice counts once.
         found.setdefault(point.name, {}).setdefault((_package(point), point.value), point)
     return {name: tuple(points.values()) for name, points in sorted(found.items())}
 
@@ -150,7 +150,7 @@ def _load(point: importlib.metadata.EntryPoint) -> type[Policy]:
         kind: Any = point.load()
     except PolicyError as error:
         raise PolicyError(f"{where}: {error}") from error
-    except Exception as error:  # whatever a stranger's module does while it is imported
+    except Exception as error:  # a third party's module may raise anything while it is imported
         raise PolicyError(
             f"{where}: cannot be imported: {type(error).__name__}: {error}; repair or uninstall the package"
         ) from error

@@ -19,12 +19,11 @@ _NOTES = {
 
 
 class SideQuest(Policy):
-    """The model names stale cursors on an aux thread; the turn loop evicts them at the next boundary.
+    """Let the model name stale cursors on an aux thread; the turn loop evicts them at the next boundary.
 
-    The paper states no K for inference and trains with 4; literally, t = 0 spawns on a context without a
-    cursor, which `spawn_without_cursors` allows. `decisions: scripted` draws decisions from a model of them, whose are
-    `recall` and `false_rate`, and `aux_tokens`, the mean length of its output; with `live` the model of a real server
-    writes them.
+    The paper states no K for inference and trains with 4. Taken literally, t = 0 spawns on a context without a cursor;
+    `spawn_without_cursors` allows that. With `decisions: scripted` a `DecisionModel` draws the decisions from `recall`,
+    `false_rate` and `aux_tokens`, the mean length of an output; with `live` the model of a real server writes them.
     """
 
     name: Literal["sidequest"] = Field(default="sidequest", description="sidequest")

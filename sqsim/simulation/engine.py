@@ -96,7 +96,7 @@ class Engine:
             clock.event() if tell_first_token else None,
             replica=self.replica,
         )
-        if request.says > self._scheduler.limits.room(request.n_in):
+        if request.output_tokens > self._scheduler.limits.room(request.n_in):
             submission.end(clock.now, NEVER_FITS)
             return submission
         self._live[request] = submission

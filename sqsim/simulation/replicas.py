@@ -42,7 +42,7 @@ class Replicas:
     def submit(self, request: Request, *, tell_first_token: bool = False) -> Submission:
         """Hand a request to a replica."""
         engine = self._choose()
-        request.trail = None  # it may lead into another replica's tree
+        request.match_hint = None  # it may lead into another replica's tree
         submission = engine.submit(request, tell_first_token=tell_first_token)
         if not submission.done.triggered:
             self._home[submission] = engine

@@ -13,7 +13,7 @@ from sqsim.agent.runtime import Reply
 from sqsim.agent.served import Served
 from sqsim.agent.task import AgentTask
 from sqsim.agent.turn_loop import AuxThread, RunMain
-from sqsim.models.serving.radix import Trail
+from sqsim.models.serving.radix import MatchHint
 from sqsim.models.serving.request import Asked, Request
 from sqsim.record.metrics import Hindsight
 from sqsim.record.task_rows import Tables, TaskRows
@@ -186,7 +186,7 @@ class SimulatedRuntime:
             forked=None if session is None else forked,
             n_in=step.prompt_tokens,
         )
-        request = Request(asked, self._trail())
+        request = Request(asked, self._match_hint())
         self._main, self._hold_s = request, hold_s
         return SimulatedReply(self._server.submit(request, tell_first_token=awaits_prefill))
 
@@ -203,7 +203,7 @@ class SimulatedRuntime:
             session=None if session is None else session.name,
             fork_tokens=None if session is None else thread.fork_tokens,
         )
-        return SimulatedReply(self._server.submit(Request(asked, self._trail())))
+        return SimulatedReply(self._server.submit(Request(asked, self._match_hint())))
 
     def drop(self, spans: Sequence[tuple[int, int]]) -> None:
         """Cut spans out of the session."""
@@ -249,5 +249,5 @@ class SimulatedRuntime:
                 return
         write()
 
-    def _trail(self) -> Trail | None:
-        return None if self._main is None else self._main.trail
+    def _match_hint(self) -> MatchHint | None:
+        return None if self._main is None else self._main.match_hint

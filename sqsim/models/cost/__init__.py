@@ -1,1 +1,1 @@
-"""What a model needs on a GPU: parameters, bytes, KV capacity, seconds a step, and how sure these are. Pure."""
+"""The cost of a model on a GPU: parameters, bytes, KV capacity, seconds a step, and their uncertainty. Pure."""

@@ -1,8 +1,8 @@
-"""How many tokens of KV fit: the sizes of SGLang's full-attention pool and of its sliding-window pool.
+"""KV capacity in tokens: the sizes of SGLang's full-attention pool and of its sliding-window pool.
 
 SGLang keeps `total * (1 - mem_fraction)` of the memory that was free before loading for activations and
-graphs; what is then left after the weights is KV (SPEC.md, "KV capacity, auto"). On a hybrid sliding-window
-model each full-attention slot brings `swa_full_tokens_ratio` sliding slots with it.
+graphs; the rest, without the weights, is KV (SPEC.md, "KV capacity, auto"). On a hybrid sliding-window
+model each full-attention slot comes with `swa_full_tokens_ratio` sliding slots.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class KvCapacity(NamedTuple):
     )
 
     def described(self) -> dict[str, Any]:
-        """Give `kv_capacity` of run.json."""
+        """Build the object `kv_capacity` of run.json."""
         return {"tokens": self.tokens, "swa_tokens": self.swa_tokens, "how": self.how}
 
 
@@ -43,11 +43,11 @@ def kv_capacity(
     tensor_parallel: int,
     given: int | None,
 ) -> KvCapacity:
-    """Pool sizes for a model on that many GPUs.
+    """Compute the pool sizes of a model on `tensor_parallel` GPUs.
 
-    `weight_bytes` is the whole model's, in the format the cost profile names; `given` is a pool size in
+    `weight_bytes` counts the whole model, in the format that the cost profile names. `given` is a pool size in
     tokens (SGLang's `--max-total-tokens`, or a real run's `max_total_num_tokens`) and skips the memory
-    arithmetic. InputError when a value is out of bounds or the model does not fit.
+    arithmetic. InputError: a value is out of bounds, or the model does not fit.
     """
     _check(mem_fraction, swa_full_tokens_ratio, page_size)
     hybrid = swa_pool and geometry.sliding_layers > 0

@@ -1,8 +1,8 @@
-"""What an eviction in place costs on the GPU: from a record of benchmarks/gpu/kernels.py, else from the kernel's floor.
+"""The GPU's cost of an eviction in place: from a record of benchmarks/gpu/kernels.py, else from the kernel's floor.
 
-Spans leave a session's row of the page table. At any page size not a byte of KV moves: with pages of several slots, only
-whole pages go. So what is charged is the table's kernel, behind what the GPU was given before. The host's part, the plan
-of the kernel, falls beside running steps and is not charged.
+Spans leave a session's row of the page table. No KV moves, at any page size: with pages of several slots, only whole
+pages are evicted. So the cost is the table kernel's, which runs after the work that the GPU already has. The host plans
+the kernel while steps run, so the host's part is not charged.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _FIX = "give a file that benchmarks/gpu/kernels.py wrote on this GPU, or auto"
 
 
 class InPlaceCost(NamedTuple):
-    """Seconds of one eviction: `fixed_s`, and `per_token_s` for each position behind the first one that goes."""
+    """Seconds of one eviction: `fixed_s`, and `per_token_s` for each position after the first evicted one."""
 
     fixed_s: float
     per_token_s: float
     evidence: Evidence
     source: str
 
-    def seconds(self, behind: int) -> float:
-        return self.fixed_s + behind * self.per_token_s
+    def seconds(self, positions_after: int) -> float:
+        return self.fixed_s + positions_after * self.per_token_s
 
 
 class _Floor(BaseModel):
-    """`in_place` of floor.yaml: bytes over a share of the bandwidth, and launches."""
+    """The object `in_place` of floor.yaml: bytes over a share of the bandwidth, and launches."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,9 +56,9 @@ class _Table(BaseModel):
 
 
 def in_place_cost(device: Hardware, record: str | None = None) -> InPlaceCost:
-    """The cost on this GPU. `record`: a file of benchmarks/gpu/kernels.py; None: the shipped one of this GPU, else the floor.
+    """Find the cost on this GPU. `record`: a file of benchmarks/gpu/kernels.py; None: this GPU's shipped one, else the floor.
 
-    InputError for a record that cannot be read, is of another GPU, a rehearsal, or of kernels that were found wrong.
+    InputError: the record cannot be read, is of another GPU, is a rehearsal, or found a kernel wrong.
     """
     folder = resources.files("sqsim.models.cost.kernel_costs")
     floor = _Table.model_validate(yaml.safe_load((folder / "floor.yaml").read_text("utf-8"))).in_place
@@ -94,7 +94,7 @@ class _Time(BaseModel):
 
 
 def _measured(text: str, place: str, device: Hardware, floor: _Floor) -> InPlaceCost:
-    """A straight line through the smallest and the largest size that were timed; it neither falls nor begins below 0."""
+    """Fit a line through the smallest and the largest timed size; it neither falls nor begins below 0."""
     try:
         first, *rows = (json.loads(line) for line in text.splitlines() if line.strip())
         head = _Head.model_validate(first)
@@ -103,13 +103,13 @@ def _measured(text: str, place: str, device: Hardware, floor: _Floor) -> InPlace
             for row in rows
             if _names(row, "time") and row.get("kernel") == floor.kernel
         ]
-    except ValueError as error:  # no line, no JSON, or another file's
+    except ValueError as error:  # no line, no JSON, or a file of another kind
         raise InputError(f"{place}: no record of kernels: {' '.join(str(error).split())}; {_FIX}") from error
     if head.rehearsal or head.gpu != device.name:
         what = "a rehearsal on a CPU" if head.rehearsal else f"measured on {head.gpu}"
         raise InputError(f"{place}: {what}, and engine.gpu is {device.name}; {_FIX}")
     if not any(_names(row, "end") and row.get("right") is True for row in rows):
-        raise InputError(f"{place}: its last line does not say that all kernels were right; {_FIX}")
+        raise InputError(f"{place}: its last line does not state that all kernels were right; {_FIX}")
     sizes = sorted((time.floor_bytes, time.device_s.median) for time in timed)
     if not sizes or sizes[0][0] == sizes[-1][0]:
         raise InputError(f"{place}: {floor.kernel} is not timed at two sizes; {_FIX}")

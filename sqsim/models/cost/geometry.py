@@ -1,4 +1,4 @@
-"""What a model's shape says about memory and work: parameters, weight bytes, KV bytes a token.
+"""The shape of a model, and the memory and work that follow from it: parameters, weight bytes, KV bytes a token.
 
 Everything is computed from the keys of a Hugging Face `config.json`; nothing is a stored total. Families:
 GptOss (mixture of experts, alternating sliding-window and full attention, sinks), Llama and dense Qwen3.
@@ -29,7 +29,7 @@ _LAYER_KINDS = {"full_attention": "full", "sliding_attention": "sliding"}
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A model's shape. Counts are of layers, heads, tokens or parameters as their names say."""
+    """A model's shape. The names of the fields state their units: layers, heads, tokens or parameters."""
 
     name: str
     family: str
@@ -55,7 +55,7 @@ class Geometry:
 
     @property
     def attention_parameters(self) -> int:
-        """One layer's attention: q, k, v and o projections with their biases, sinks or q/k norms."""
+        """Parameters of one layer's attention: q, k, v and o projections with their biases, sinks or q/k norms."""
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         matrices = self.hidden * (2 * q + 2 * kv)
         biases = q + 2 * kv + self.hidden if self.attention_bias else 0
@@ -65,7 +65,7 @@ class Geometry:
 
     @property
     def expert_matrix_parameters(self) -> int:
-        """One expert's gate, up and down matrices (of the dense MLP where there are no experts)."""
+        """Parameters of one expert's gate, up and down matrices (of the dense MLP where there are no experts)."""
         return 3 * self.hidden * self.intermediate
 
     @property
@@ -78,7 +78,7 @@ class Geometry:
 
     @property
     def head_parameters(self) -> int:
-        """The output projection from hidden size to vocabulary."""
+        """Parameters of the output projection from hidden size to vocabulary."""
         return self.vocabulary * self.hidden
 
     @property
@@ -91,17 +91,17 @@ class Geometry:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters a token uses: its own experts only, and no row of the embedding table but one."""
+        """Parameters that one token uses: its own experts only, and one row of the embedding table."""
         idle = max(0, self.experts - self.experts_per_token)
         unused = self.layers * idle * (self.expert_matrix_parameters + self._expert_biases)
         table = 0 if self.tied_embeddings else self.head_parameters
         return self.parameters - unused - table
 
     def weight_bytes(self, weights: Weights | None = None) -> int:
-        """Bytes of all weights held in that format; None: the checkpoint's own.
+        """Compute the bytes of all weights in a format; None: the checkpoint's own.
 
-        `mxfp4` packs the expert matrices alone and keeps the rest in bfloat16, as gpt-oss does. An engine
-        that upcasts the experts holds `bfloat16`: which it is comes from the cost profile.
+        `mxfp4` packs only the expert matrices and keeps the rest in bfloat16, as gpt-oss does. An engine
+        that upcasts the experts holds `bfloat16`; the cost profile states the engine's format.
         """
         weights = weights or self.weights
         if weights != "mxfp4":
@@ -114,13 +114,13 @@ class Geometry:
         return round(packed * MXFP4_BYTES) + (self.parameters - packed) * DTYPE_BYTES["bfloat16"]
 
     def kv_bytes_per_token(self, kind: LayerKind, dtype: str = "bfloat16", tensor_parallel: int = 1) -> int:
-        """K and V bytes of one token in all layers of that kind, on one GPU."""
+        """Compute the K and V bytes of one token in all layers of a kind, on one GPU."""
         layers = self.full_layers if kind == "full" else self.sliding_layers
         heads = self.kv_heads_per_gpu(tensor_parallel)
         return layers * 2 * heads * self.head_dim * kv_dtype_bytes(dtype)
 
     def kv_heads_per_gpu(self, tensor_parallel: int) -> int:
-        """KV heads on each GPU; a head is copied where there are more GPUs than heads."""
+        """Count the KV heads on each GPU; a head is copied where there are more GPUs than heads."""
         if (
             tensor_parallel < 1
             or self.heads % tensor_parallel
@@ -134,14 +134,14 @@ class Geometry:
 
 
 def kv_dtype_bytes(dtype: str) -> int:
-    """Bytes of one K or V value; InputError for a name that is none of `Dtype`."""
+    """Return the bytes of one K or V value. InputError: the name is none of `Dtype`."""
     if dtype not in DTYPE_BYTES:
         raise InputError(f"kv_dtype {dtype!r} is unknown; choose one of {', '.join(DTYPE_BYTES)}")
     return DTYPE_BYTES[dtype]
 
 
 def geometry(model: str) -> Geometry:
-    """The shape of a model known by name (case is ignored), or of the `config.json` at that path (or in that folder)."""
+    """Find the shape of a model by its name (case is ignored), or read it from a `config.json` or a folder with one."""
     if model.lower() in KNOWN_MODELS:
         return _read(KNOWN_MODELS[model.lower()], model.lower(), model.lower())
     path = Path(model)
@@ -162,7 +162,7 @@ def geometry(model: str) -> Geometry:
 
 
 def _known(shape: Geometry) -> Geometry:
-    """The shape under its known name, where a file describes a model that has one; else as it is."""
+    """Rename a shape to the known model that it equals; return it unchanged where it equals none."""
     for name, config in KNOWN_MODELS.items():
         if replace(shape, name=name) == _read(config, name, name):
             return replace(shape, name=name)
@@ -213,7 +213,7 @@ def _read(config: Config, name: str, place: str) -> Geometry:
 
 @dataclass(frozen=True)
 class _Keys:
-    """Reads whole numbers within bounds; the error names file, key and value."""
+    """Reader of whole numbers within bounds; the error names file, key and value."""
 
     config: Config
     place: str
@@ -230,7 +230,7 @@ class _Keys:
 
 
 def _layer_kinds(config: Config, layers: int, family: str, place: str) -> list[str]:
-    """One of full or sliding a layer; gpt-oss alternates, sliding first, unless `layer_types` says otherwise."""
+    """List the kind of each layer, full or sliding; without `layer_types` gpt-oss alternates, sliding first."""
     types = config.get("layer_types")
     if types is None:
         alternating = ["sliding", "full"] * layers

@@ -1,8 +1,8 @@
-"""GPUs as a memory size, a bandwidth, and a peak: what a roofline and a capacity need.
+"""GPUs by memory size, bandwidth and peak, as the roofline and the KV capacity need them.
 
 Bandwidth and peak are the figures of the vendor's datasheet, dense (no sparsity). The
-memory size is what the CUDA runtime reports as the device's total, which is less than the name says: it is
-printed in every out-of-memory message (for example "total capacity of 79.18 GiB" on an H100 SXM).
+memory size is the total that the CUDA runtime reports, which is less than the device's name states: every
+out-of-memory message prints it (for example "total capacity of 79.18 GiB" on an H100 SXM).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Hardware:
     sources: Mapping[str, str]  # figure -> where it comes from
 
     def peak(self, dtype: str) -> float:
-        """Dense peak for a dtype; the 16-bit peak for one that the device lists no peak of."""
+        """Return the dense peak for a dtype; the 16-bit peak for a dtype without a listed one."""
         return self.flops.get(dtype, self.flops["bfloat16"])
 
 
@@ -44,7 +44,7 @@ def _nvidia(
     link_gb_per_s: float,
     datasheet: str,
 ) -> Hardware:
-    """A datacentre GPU: tera-operations dense, NVLink (or PCIe) GB/s in both directions together."""
+    """Build a datacentre GPU from dense tera-operations and NVLink (or PCIe) GB/s of both directions together."""
     flops = {"bfloat16": bf16 * 1e12, "float16": bf16 * 1e12, "float32": fp32 * 1e12}
     if fp8 is not None:
         flops["fp8_e4m3"] = flops["fp8_e5m2"] = fp8 * 1e12
@@ -133,7 +133,7 @@ HARDWARE: Mapping[str, Hardware] = {gpu.name: gpu for gpu in _GPUS}
 
 
 def hardware(name: str) -> Hardware:
-    """The device of that name; InputError that lists the names otherwise."""
+    """Find a device by name. InputError: the name is unknown; the message lists the names."""
     if name not in HARDWARE:
         raise InputError(f"gpu {name!r} is unknown; choose one of {', '.join(HARDWARE)}")
     return HARDWARE[name]

@@ -1,4 +1,4 @@
-"""The models that sqsim knows by name: the keys of each `config.json` that its geometry rests on.
+"""The models that sqsim knows by name, with the keys of each `config.json` that its geometry needs.
 
 Values are copied from the configuration files on the Hugging Face hub (openai/gpt-oss-20b, openai/gpt-oss-120b,
 meta-llama/Llama-3.1-8B, Qwen/Qwen3-32B). The tiny models exist for tests: SGLang serves them on a CPU with

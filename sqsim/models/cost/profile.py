@@ -1,10 +1,9 @@
-"""Step times are data: a cost profile is a YAML file that says what a step costs and how anyone knows.
+"""Cost profiles: YAML files that state the cost of a step, with evidence and source for each term.
 
-Each *term* carries its evidence (`measured`, `derived`, `assumed` or `published`), its source, the range it
-was measured over and, where it was fitted, how well the fit holds on rows that it never saw. Times are
-seconds; terms called "a layer" are multiplied by the model's layers of that kind. The formula that puts the
-terms together is step_cost.py's. A profile's name says what it mixes: model, GPU, attention kernel, MoE kernel,
-engine.
+Each *term* carries its evidence (`measured`, `derived`, `assumed` or `published`), its source, its measured range
+and, where it was fitted, the fit's errors on rows that it never saw. Times are seconds; terms called "a layer" are
+multiplied by the model's layers of that kind. step_cost.py has the formula that combines the terms. A profile's name
+lists its ingredients: model, GPU, attention kernel, MoE kernel, engine.
 """
 
 from __future__ import annotations
@@ -45,14 +44,14 @@ class _Strict(BaseModel):
 
 
 class Fit(_Strict):
-    """How a term was fitted. Errors are relative: |predicted / measured - 1|."""
+    """The fit of a term, with its relative errors: |predicted / measured - 1|."""
 
     rows: int
     mean_abs_error: FiniteFloat
     held_out_rows: int
     held_out_mean_abs_error: FiniteFloat | None
     held_out_max_abs_error: FiniteFloat | None
-    # of numbers of the profile, each by its path (`decode_full.points.1`); None where the term is a table of measurements
+    # paths of the fitted numbers in the profile (`decode_full.points.1`); None where the term is a table of measurements
     names: list[str] | None = None
     covariance: list[list[FiniteFloat]] | None = None
 
@@ -70,25 +69,25 @@ class Fit(_Strict):
 
 
 class Term(_Strict):
-    """What every term says about itself. `ranges`: quantity -> smallest and largest value measured."""
+    """Base of every term: its evidence, source and fit. `ranges`: quantity -> smallest and largest value measured."""
 
     evidence: Evidence
     source: str
     ranges: dict[str, tuple[float, float]] = {}
-    # relative standard deviation of a factor on the whole term; None: what uncertainty.py declares for the evidence
+    # relative standard deviation of a factor on the whole term; None: uncertainty.py declares one by the evidence
     spread: Spread | None = None
     fit: Fit | None = None
 
 
 class StepTerm(Term):
-    """What any step costs, whatever is in it: host, launches, small kernels (norms, rotary, sampling)."""
+    """The cost of any step, whatever its work: host, launches, small kernels (norms, rotary, sampling)."""
 
     fixed_s: Annotated[FiniteFloat, Field(gt=0)]
     per_layer_s: Seconds
 
 
 class CurveTerm(Term):
-    """Piecewise linear through (tokens, seconds); constant before the first point, straight on after the last."""
+    """A piecewise linear curve through (tokens, seconds): constant before the first point, extended after the last."""
 
     points: Points
 
@@ -118,14 +117,14 @@ class PrefixTerm(Term):
 
 
 class ClientTerm(Term):
-    """The ways between an agent and the scheduler: HTTP, tokenizer and detokenizer processes, the agent's own loop."""
+    """The time between an agent and the scheduler: HTTP, tokenizer and detokenizer processes, the agent's own loop."""
 
     request_s: Seconds  # from the submission until the scheduler can queue it
     response_s: Seconds  # from a step's result until the agent has it
 
 
 class Profile(_Strict):
-    """One cost profile. `auto` is the reason for which it is its (model, GPU)'s default, else None."""
+    """One cost profile. `auto`: the reason why it is the default of its model and GPU; None: it is not."""
 
     schema_: Literal["sqsim-profile/1"] = Field(alias="schema")
     name: str
@@ -161,7 +160,7 @@ class Profile(_Strict):
         return self
 
     def _has(self, path: str) -> bool:
-        """Whether a path leads to seconds: `decode_full.per_token_s`, `decode_full.points.1`."""
+        """Whether a path names seconds of this profile: `decode_full.per_token_s`, `decode_full.points.1`."""
         name, _, key = path.partition(".")
         value = getattr(self.terms().get(name), key.split(".")[0], None)
         if isinstance(value, list):
@@ -169,16 +168,16 @@ class Profile(_Strict):
         return key.endswith("_s") and isinstance(value, float)
 
     def terms(self) -> dict[str, Term]:
-        """The terms that this profile has, by name, in the order of the formula."""
+        """Return this profile's terms by name, in the order of the formula."""
         values = ((name, getattr(self, name)) for name in type(self).model_fields)
         return {name: value for name, value in values if isinstance(value, Term)}
 
     def evidence(self) -> dict[str, str]:
-        """Term -> evidence, for the header of a report."""
+        """Map each term to its evidence, for the header of a report."""
         return {name: term.evidence for name, term in self.terms().items()}
 
     def require(self, geometry: Geometry, place: str) -> None:
-        """InputError unless the profile has the terms that this model needs, and no others."""
+        """Raise an InputError unless the profile has exactly the terms that this model needs."""
         for names, needed in (
             (("moe",), geometry.experts > 0),
             (("decode_sliding", "prefill_sliding"), geometry.sliding_layers > 0),
@@ -193,7 +192,7 @@ class Profile(_Strict):
 
 
 def read_profile(text: str, place: str) -> Profile:
-    """A profile from YAML text; InputError naming the place and the key for whatever is wrong."""
+    """Read a profile from YAML text. InputError: the text is wrong; the message names the place and the key."""
     try:
         data = yaml.load(text, Loader=_LOADER)  # noqa: S506 - both choices are safe loaders
     except (yaml.YAMLError, RecursionError) as error:
@@ -209,7 +208,7 @@ def read_profile(text: str, place: str) -> Profile:
 
 
 def load_profile(path: Path) -> Profile:
-    """A profile file of the user's own."""
+    """Load a user's own profile file."""
     known = f"known profiles: {', '.join(each.name for each in shipped_profiles())}"
     try:
         text = path.read_text(encoding="utf-8")
@@ -222,9 +221,9 @@ def load_profile(path: Path) -> Profile:
 
 @cache
 def shipped_profiles(model: str = "", gpu: str = "") -> tuple[Profile, ...]:
-    """The profiles that come with sqsim, by name; of one model and GPU alone where both are given.
+    """Read the profiles that come with sqsim, sorted by name; only those of one model and GPU where both are given.
 
-    A profile's file is called after it, and its name begins with its model and GPU.
+    A profile's file has the profile's name, which begins with its model and GPU.
     """
     prefix = f"{model}-{gpu}-" if model else ""
     folder = resources.files("sqsim.models.cost.profiles")
@@ -237,7 +236,7 @@ def shipped_profiles(model: str = "", gpu: str = "") -> tuple[Profile, ...]:
 
 
 def profile_text(profile: Profile, made_by: str) -> str:
-    """The profile as YAML, the way that `read_profile` takes it; `made_by` is a command."""
+    """Write a profile as YAML for `read_profile`; `made_by` is the command that made it."""
     data = profile.model_dump(by_alias=True, mode="json", exclude_none=True, exclude_defaults=True)
     head = f"# Made by {made_by}. Seconds and tokens; `dense` to `prefix_read`: a layer.\n"
     return head + yaml.safe_dump(data, sort_keys=False, width=120, default_flow_style=None)

@@ -1,8 +1,9 @@
-"""A profile for any model and GPU from two datasheet figures: bytes over bandwidth, operations over peak.
+"""Roofline profiles for any model and GPU from two datasheet figures: bytes over bandwidth, operations over peak.
 
 Williams, Waterman, Patterson, "Roofline" (CACM 2009): a kernel takes the longer of the two. The efficiencies
-are assumed: those of the experts in view of the kernel timings in reports/profiles/data, the `step` term (what
-a roofline leaves out: host, launches, small kernels) in view of whole-server times, by check_servers.py there.
+are assumed; those of the experts were chosen in view of the kernel timings in reports/profiles/data. The `step` term
+adds what a roofline leaves out (host, launches, small kernels); it was chosen in view of whole-server times, by
+check_servers.py there.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class _Roof:
         return operations / (self.peak * efficiency)
 
     def matrix(self, parameters: int, parameter_bytes: float) -> list[tuple[float, float]]:
-        """A dense matrix product by rows: flat while reading the weights takes longer, then linear."""
+        """Build the curve of a dense matrix product by rows: flat while reading the weights takes longer, then linear."""
         floor, per_row = self.read(parameters * parameter_bytes), self.compute(2.0 * parameters)
         ridge = max(1.0, floor / per_row)
         return [(ridge, max(floor, per_row)), (2 * ridge, 2 * ridge * per_row)]
 
 
 def dense_term(geometry: Geometry, hardware: Hardware) -> CurveTerm:
-    """A layer's projections and router, with its MLP where that is dense."""
+    """Build the term of a layer's projections and router, with its MLP where that is dense."""
     mlp = geometry.router_parameters if geometry.experts else geometry.expert_matrix_parameters
     roof = _Roof(hardware, _compute_dtype(geometry))
     size = DTYPE_BYTES[_compute_dtype(geometry)]
@@ -73,13 +74,13 @@ def step_term() -> StepTerm:
 
 
 def prefix_term(geometry: Geometry, hardware: Hardware) -> PrefixTerm:
-    """The KV before a prefill is read at least once; its pairs are charged by the prefill term."""
+    """Build the term of reading the KV before a prefill once; the prefill term charges its pairs."""
     roof = _Roof(hardware, _compute_dtype(geometry))
     return PrefixTerm(evidence="derived", source=_SOURCE, per_token_s=roof.read(_kv_layer_bytes(geometry)))
 
 
 def roofline(geometry: Geometry, hardware: Hardware) -> Profile:
-    """The derived profile of a model, in its checkpoint's own weight format, on one such GPU."""
+    """Build the derived profile of a model, in its checkpoint's own weight format, on one GPU."""
     sliding = geometry.sliding_layers > 0
     return Profile(
         schema="sqsim-profile/1",
@@ -104,13 +105,13 @@ def roofline(geometry: Geometry, hardware: Hardware) -> Profile:
 
 
 def distinct_experts(experts: int, per_token: int, tokens: float) -> float:
-    """Expected number of experts that some token chose, each choosing `per_token` of them uniformly at random."""
+    """Expected number of distinct experts when each token chooses `per_token` of them uniformly at random."""
     missed: float = (1.0 - per_token / experts) ** tokens
     return experts * (1.0 - missed)
 
 
 def _moe_term(geometry: Geometry, hardware: Hardware) -> CurveTerm:
-    """Read the experts that were chosen, once each; compute the chosen ones for every token."""
+    """Build the term of a layer's experts: read each chosen expert once, and compute it for every token that chose it."""
     roof = _Roof(hardware, _compute_dtype(geometry))
     packed = geometry.weights == "mxfp4"
     size = MXFP4_BYTES if packed else DTYPE_BYTES[geometry.weights]
@@ -127,7 +128,7 @@ def _moe_term(geometry: Geometry, hardware: Hardware) -> CurveTerm:
 
 def _decode_term(geometry: Geometry, hardware: Hardware) -> DecodeTerm:
     roof = _Roof(hardware, _compute_dtype(geometry))
-    # With at most 16 query heads a KV head, decode attention is far below the ridge: bytes decide.
+    # With at most 16 query heads a KV head, decode attention is far below the ridge: the bytes determine its time.
     return DecodeTerm(
         evidence="derived",
         source=_SOURCE,

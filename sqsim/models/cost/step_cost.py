@@ -1,6 +1,6 @@
-"""How long one step of the serving engine takes.
+"""The time of one step of the serving engine.
 
-For a batch with prefill rows (new tokens n_i behind b_i tokens) and `requests` decoding rows,
+For a batch with prefill rows (new tokens n_i after b_i tokens) and `requests` decoding rows,
 
     step = fixed + layers * (small kernels + dense(tokens) + moe(tokens)) + lm_head(rows)
          + full layers    * (decode(requests) + context * per token + prefill + prefix read)
@@ -11,9 +11,9 @@ with tokens = all new tokens and decoding rows, rows = requests that get (or wor
 counted within the window on sliding layers. A part is charged only where it has work. For a fixed set of
 decoding rows the time is affine in context and window, so n alike steps can be summed in closed form.
 
-Tensor parallelism divides what is split (matrices, heads, KV) and leaves what is not (launches, host), and
-adds two all-reduces a layer. That, and a KV dtype that is not the profile's, is derived, whatever the
-profile's own evidence.
+Tensor parallelism divides the parts that are split (matrices, heads, KV), leaves the others (launches, host), and
+adds two all-reduces a layer. Such a time is derived, whatever the profile's own evidence; so is the time with a KV
+dtype other than the profile's.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ ALL_REDUCE_S = 8e-6  # latency of one all-reduce inside a node; assumed
 
 
 class StepWork(NamedTuple):
-    """What one step computes, in tokens."""
+    """The work of one step, in tokens."""
 
-    prefill: Sequence[tuple[int, int]]  # a row: new tokens, tokens with KV before them
+    prefill: Sequence[tuple[int, int]]  # for each row: new tokens, tokens with KV before them
     decode_requests: int
     decode_context: int  # sum over decoding rows of the KV length, the new token included
     decode_window: int  # the same, each row cut to the model's window (0 or ignored without one)
@@ -53,7 +53,7 @@ class DecodeAffine(NamedTuple):
 
 
 class Curve:
-    """Piecewise linear and rising; constant before the first point, straight on after the last."""
+    """A rising piecewise linear curve: constant before the first point, extended after the last."""
 
     __slots__ = ("_slopes", "_xs", "_ys")
 
@@ -74,7 +74,7 @@ class Curve:
 
 
 class CostModel:
-    """Step times from one profile. Build once a run: it keeps a decode step's coefficients by batch size."""
+    """Step times from one profile. Build it once a run: it keeps a decode step's coefficients by batch size."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class CostModel:
             )
         if kv_dtype != profile.kv_dtype:
             notes.append(f"kv_dtype {kv_dtype}: decode attention derived from {profile.kv_dtype} by bytes")
-        self.notes = tuple(notes)  # what of this run is derived, whatever the profile's own evidence
+        self.notes = tuple(notes)  # parts of this run that are derived, whatever the profile's own evidence
         self._geometry = geometry
         self._window = geometry.window or 0
         self._tp = tensor_parallel
         kv_share = geometry.kv_heads_per_gpu(tensor_parallel) / geometry.kv_heads
-        # Attention reads KV bytes: its time a token follows their number.
+        # Attention reads KV bytes, so its time a token scales with their number.
         self._kv_scale = kv_share * kv_dtype_bytes(kv_dtype) / kv_dtype_bytes(profile.kv_dtype)
         self._dense = Curve(profile.dense.points)
         self._moe = Curve(profile.moe.points) if profile.moe else Curve([(1.0, 0.0)])
@@ -112,21 +112,21 @@ class CostModel:
         self._decode: dict[int, DecodeAffine] = {}
 
     def _all_reduce(self, geometry: Geometry, hardware: Hardware) -> tuple[float, float]:
-        """Seconds a step, and seconds a token: two ring all-reduces of 16-bit activations a layer."""
+        """Compute seconds a step and seconds a token of two ring all-reduces of 16-bit activations a layer."""
         if self._tp == 1:
             return 0.0, 0.0
         count, share = 2 * geometry.layers, 2 * (self._tp - 1) / self._tp
         return count * ALL_REDUCE_S, count * share * 2 * geometry.hidden / hardware.link_bandwidth
 
     def step_s(self, work: StepWork) -> float:
-        """Seconds of one step; positive for any work, the empty one too."""
+        """Compute the seconds of one step; they are positive for any work, even none."""
         if not work.prefill:
             base, per_context, per_window = self.decode_affine(work.decode_requests)
             return base + per_context * work.decode_context + per_window * work.decode_window
         return self._mixed_s(work)
 
     def decode_affine(self, requests: int) -> DecodeAffine:
-        """The coefficients of a decode-only step of that many requests."""
+        """Compute the coefficients of a decode-only step of `requests` requests."""
         known = self._decode.get(requests)
         if known is None:
             base = self._common_s(requests, requests) + self._decode_base_s(requests)
@@ -134,7 +134,7 @@ class CostModel:
         return known
 
     def _common_s(self, tokens: int, rows: int) -> float:
-        """Everything but attention."""
+        """Compute the seconds of everything but attention."""
         if not tokens:
             return self._fixed
         split = self._geometry.layers * (self._dense(tokens) + self._moe(tokens)) + self._lm_head(rows)
@@ -149,7 +149,7 @@ class CostModel:
         return base
 
     def _decode_slopes(self, requests: int) -> tuple[float, float]:
-        """Seconds a token of context and of window, over all layers."""
+        """Compute the seconds a token of context and a token of window, over all layers."""
         if not requests:
             return 0.0, 0.0
         profile = self.profile
@@ -180,7 +180,7 @@ class CostModel:
         return term.fixed_s + rows * term.per_request_s + split
 
     def out_of_range(self, work: StepWork) -> tuple[str, ...]:
-        """Where this step leaves what was measured: few distinct sentences, sizes rounded up to powers of two."""
+        """List where this step leaves the measured ranges; sizes are rounded up to powers of two, so that texts repeat."""
         names: list[str] = []
         requests = work.decode_requests
         if requests and self.profile.decode_full.frontier:
@@ -203,13 +203,13 @@ class CostModel:
 
 
 def window_pairs(new: int, before: int, window: int) -> int:
-    """Pairs of a new token and one of the last `window` tokens up to it, for `new` tokens behind `before`."""
-    growing = min(new, max(0, window - before - 1))  # tokens that see all before them and themselves
+    """Count pairs of a new token and one of the last `window` tokens up to it, for `new` tokens after `before`."""
+    growing = min(new, max(0, window - before - 1))  # new tokens that see themselves and all tokens before them
     return growing * before + growing * (growing + 1) // 2 + (new - growing) * window
 
 
 def _up(number: float) -> str:
-    """A size rounded up to a power of two, for a sentence: 24,000 -> 32K."""
+    """Round a size up to a power of two, for a sentence: 24,000 -> 32K."""
     size = 1 << max(0, int(number) - 1).bit_length()
     return f"{size // 1024}K" if size >= 1024 else str(size)
 
@@ -230,10 +230,10 @@ def _beyond(requests: str, context: str, reach: tuple[float, float]) -> str:
 
 
 def profile(model: str, gpu: str, name: str = "auto") -> Profile:
-    """The profile for a model and a GPU, both by scenario value.
+    """Find the profile for a model and a GPU, both given as scenario values.
 
     `name` is `auto` (the shipped default of the pair, else the roofline), `roofline`, the name of a shipped
-    profile, or a path to a YAML file. InputError when there is none or it is another pair's.
+    profile, or a path to a YAML file. InputError: no such profile, or one of another pair.
     """
     shape, device = geometry(model), hardware(gpu)
     if name == "auto":

@@ -1,10 +1,10 @@
-"""A profile as it might as well be: drawn from what it says of its own errors.
+"""Samples of a cost profile from its stated uncertainty.
 
-Three kinds of doubt, each drawn once a profile:
-- the covariance of what was fitted, over the numbers that the profile ships (`Fit.names` are their paths);
-- a factor on a whole term: what its fit missed on rows that it never saw (`spread`), or, where nothing was measured,
-  a declared one by evidence (`DECLARED`);
-- a factor on all step times: how much a whole run was off beyond that (`Profile.spread`).
+Three kinds of uncertainty, each sampled once a profile:
+- the covariance of the fitted numbers that the profile ships (`Fit.names` are their paths);
+- a factor on a whole term: its `spread` is the fit's error on rows that it never saw, or, where nothing was measured, a
+  spread declared by evidence (`DECLARED`);
+- a factor on all step times, for the remaining error of a whole run (`Profile.spread`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from sqsim.models.cost.profile import Evidence, Fit, Profile, Term
 
 DECLARED: dict[Evidence, float] = {"measured": 0.0, "published": 0.1, "derived": 0.2, "assumed": 0.5}
 """Relative standard deviation of a term that states no spread. Assumed: the roofline missed the TPOT of 50 whole servers by 10 % on average
-and by 19 % in its worst group (reports/profiles/SERVERS.md); nobody measured what is assumed."""
+and by 19 % in its worst group (reports/profiles/SERVERS.md); no measurement supports the value for `assumed`."""
 
 
-def drawn(profile: Profile, seed: int, index: int) -> Profile:
-    """Draw number `index` of a profile; the same for the same seed, and the profile itself where nothing is in doubt.
+def sample_profile(profile: Profile, seed: int, index: int) -> Profile:
+    """Sample a cost profile from its stated uncertainty: sample number `index`, the same for the same seed.
 
-    Numbers stay in their bounds: a time below zero is zero, a curve never falls. Factors are lognormal with median 1.
+    A profile without any uncertainty comes back unchanged. Numbers stay in their bounds: a time below zero becomes zero,
+    a curve never falls. Factors are lognormal with median 1.
     """
     data = profile.model_dump(by_alias=True)
     for name, term in profile.terms().items():
@@ -34,24 +35,24 @@ def drawn(profile: Profile, seed: int, index: int) -> Profile:
             _move(data, term.fit, generator(seed, "profile.fit", name, index))
     whole = _factor(profile.spread, generator(seed, "profile.spread", index))
     for name, term in profile.terms().items():
-        factor = _factor(doubt(term), generator(seed, "profile.term", name, index))
+        factor = _factor(relative_spread(term), generator(seed, "profile.term", name, index))
         _scale(data[name], factor if name == "client" else factor * whole)
     return Profile.model_validate(data)
 
 
-def doubt(term: Term) -> float:
-    """Relative standard deviation of a factor on the whole term."""
+def relative_spread(term: Term) -> float:
+    """Return the relative standard deviation of the factor on a whole term."""
     return DECLARED[term.evidence] if term.spread is None else term.spread
 
 
-def in_doubt(profile: Profile) -> dict[str, str]:
-    """Term -> what is drawn of it, in words; terms that are taken for certain are left out."""
+def describe_uncertainty(profile: Profile) -> dict[str, str]:
+    """Describe the sampled uncertainty of each term; terms without any are left out."""
     found = {"all step times": f"{profile.spread:.1%} a run"} if profile.spread else {}
     fitted = {path.split(".")[0] for fit in _fits(profile) for path in fit.names or ()}
     for name, term in profile.terms().items():
         parts = ["its fit's covariance"] if name in fitted else []
-        if share := doubt(term):
-            parts.append(f"{share:.1%} {'on rows it never saw' if term.spread is not None else 'declared'}")
+        if spread := relative_spread(term):
+            parts.append(f"{spread:.1%} {'on rows it never saw' if term.spread is not None else 'declared'}")
         if parts:
             found[name] = f"{term.evidence}: {' and '.join(parts)}"
     return found
@@ -61,16 +62,16 @@ def _fits(profile: Profile) -> Iterator[Fit]:
     return (term.fit for term in profile.terms().values() if term.fit is not None and term.fit.covariance)
 
 
-def _factor(spread: float, draw: np.random.Generator) -> float:
-    return float(np.exp(spread * draw.standard_normal())) if spread else 1.0
+def _factor(spread: float, rng: np.random.Generator) -> float:
+    return float(np.exp(spread * rng.standard_normal())) if spread else 1.0
 
 
-def _move(data: dict[str, Any], fit: Fit, draw: np.random.Generator) -> None:
-    """Add a draw from the covariance to the numbers that it is about."""
+def _move(data: dict[str, Any], fit: Fit, rng: np.random.Generator) -> None:
+    """Add a sample from the covariance to the fitted numbers."""
     assert fit.names is not None
     covariance = np.array(fit.covariance)
     sd = np.sqrt(np.diag(covariance))
-    steps = sd * _correlated(covariance, sd, draw.standard_normal(len(sd)))
+    steps = sd * _correlated(covariance, sd, rng.standard_normal(len(sd)))
     for path, step in zip(fit.names, steps, strict=True):
         term, key, *at = path.split(".")
         if at:
@@ -87,7 +88,7 @@ def _move(data: dict[str, Any], fit: Fit, draw: np.random.Generator) -> None:
 def _correlated(
     covariance: NDArray[np.float64], sd: NDArray[np.float64], normal: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Standard normals with these correlations: the matrix may be singular, and rounded."""
+    """Correlate standard normals by a covariance matrix, which may be singular or rounded."""
     scale = np.where(sd > 0, sd, 1.0)
     values, vectors = np.linalg.eigh(covariance / np.outer(scale, scale))
     moved: NDArray[np.float64] = vectors @ (np.sqrt(np.maximum(values, 0.0)) * normal)

@@ -1,7 +1,7 @@
-"""Who may enter the next prefill batch: one pass over the queue (rules 5, 9-19, 37, 38).
+"""Admission to the next prefill batch: one pass over the queue (rules 5, 9-19, 37, 38).
 
-`Budget` counts what one pass may still hand out, `AdmissionPass` applies it to the chunked request and then to the
-candidates in queue order, `QueueOrder` arranges the queue beforehand.
+`QueueOrder` arranges the queue, `Budget` counts the tokens that one pass may still promise, and `AdmissionPass` applies
+the budget to the chunked request and then to the candidates in queue order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LPM_SHARE = 32  # lpm's in-batch check: a cached prefix this short, a shared on
 
 
 class Verdict(Enum):
-    """What a pass does after looking at a candidate."""
+    """The outcome of testing a candidate: whether and why the pass stops."""
 
     CONTINUE = auto()
     NO_TOKEN = auto()  # memory is short: closes admission until a running request leaves
@@ -26,9 +26,9 @@ class Verdict(Enum):
 
 
 class AdmissionTest(NamedTuple):
-    """One test of a pass: needs `need` tokens and must stay below `remaining`; for a chunk only `extend` and `more`.
+    """One test of a pass: the request fits when `need` tokens are below `remaining`; a chunk has `extend` and `more`.
 
-    `locked`: evictable tokens of its own prefix, which `remaining` leaves out.
+    `locked`: evictable tokens of the request's own prefix, which `remaining` leaves out.
     """
 
     request: Request
@@ -42,10 +42,10 @@ class AdmissionTest(NamedTuple):
 
 
 class Budget:
-    """What one pass may still promise, in tokens.
+    """Tokens that one pass may still promise.
 
-    `_reserved` holds what running requests may still produce and what the pass admitted, outputs included (rules 12
-    and 13), `_current` only what the pass itself allocates (rule 15); `_window` is the window pool's (rule 38).
+    `_reserved` counts the expected outputs of running requests and the admitted requests with their outputs (rules 12
+    and 13), `_current` only the slots that the pass itself allocates (rule 15), `_window` window slots (rule 38).
     """
 
     def __init__(self, kv: KvCache, limits: Limits, running: list[Request], ratio: float) -> None:
@@ -57,7 +57,7 @@ class Budget:
         self._window = 0
         self._reserved: float = riding + sum(
             [
-                # a comparison costs a third of `min`, and this is asked for every running request in every pass
+                # a comparison takes a third of the time of `min`, and every pass does it for every running request
                 (
                     left
                     if (left := request.max_new_tokens - request.n_out) < CLIP_NEW_TOKENS
@@ -69,11 +69,11 @@ class Budget:
         )
 
     def remaining(self) -> float:
-        """Full-attention tokens that are neither held nor promised."""
+        """Count the full-attention tokens that are neither held nor promised."""
         return self._kv.remaining() - self._reserved
 
     def remaining_window(self) -> int:
-        """Window slots that are neither held nor promised."""
+        """Count the window slots that are neither held nor promised."""
         return self._kv.remaining_window() - self._window
 
     def state(self) -> Verdict:
@@ -86,21 +86,21 @@ class Budget:
         return Verdict.CONTINUE
 
     def window_need(self, extend: int, new_tokens: int, chunk: int | None = None) -> int:
-        """Window slots at the peak of a request: an extend's part in this pass, then one window (rule 38)."""
+        """Count the window slots at a request's peak: its extend in this pass, then one window (rule 38)."""
         allocated = extend if chunk is None else min(extend, chunk)
         window = self._window_size
         return max(allocated - window, 0) + min(extend + new_tokens, window) + self._page
 
     def window_short(self, extend: int, new_tokens: int, held_back: int) -> int:
-        """By how many window slots a request is refused (rule 38); negative when it fits, `held_back` being locked."""
+        """Count the window slots that a request lacks (rule 38), negative if it fits; `held_back`: those of its prefix."""
         if not self._kv.pool.hybrid:
             return -1
         return self.window_need(extend, new_tokens, self.chunk_left) - (self.remaining_window() - held_back)
 
     def window_chunk(self, extend: int, new_tokens: int, held_back: int) -> int:
-        """Largest chunk under which a refused request may start all the same.
+        """Find the largest chunk with which a refused request may start nevertheless.
 
-        Only a need that the whole window pool could never meet is met by a smaller chunk; 0: it has to wait.
+        A smaller chunk helps only a request whose need the whole window pool could never meet; 0: it has to wait.
         """
         if self.window_need(extend, new_tokens, self.chunk_left) < self._kv.pool.swa_capacity:
             return 0
@@ -108,7 +108,7 @@ class Budget:
         return min(self.chunk_left, self._kv.pool.floor(max(0, room)))
 
     def reserve(self, extend: int, new_tokens: int) -> None:
-        """Charge an admitted extend and the output it may bring."""
+        """Charge an admitted extend and the output that may follow it."""
         pages = self._kv.pool.ceil(extend)
         immediate = pages + self._page
         self._reserved += immediate + new_tokens
@@ -120,7 +120,7 @@ class Budget:
 
 
 class AdmissionPass:
-    """One pass: the requests it admitted, in order, and the tests it made."""
+    """One pass over the queue: the requests that it admitted, in order, and the tests that it made."""
 
     def __init__(self, kv: KvCache, limits: Limits, running: list[Request], ratio: float) -> None:
         self._kv, self._limits = kv, limits
@@ -130,9 +130,9 @@ class AdmissionPass:
         self.chunked: Request | None = None  # the admitted request that does not fit whole
 
     def resume(self, request: Request) -> bool:
-        """Give the chunked request its next chunk (rule 18); returns whether it needs more after it.
+        """Give the chunked request its next chunk (rule 18); returns whether it needs another one.
 
-        It is parked, that is gets nothing this round, when slots are short.
+        When slots are short the request is parked: it gets nothing this round.
         """
         left = request.known - request.prefix
         request.extend_end = request.prefix
@@ -168,8 +168,8 @@ class AdmissionPass:
         if chunked:
             extend = kv.pool.floor(request.prefix + kv.pool.floor(chunk)) - request.prefix
             reserve = 0
-            # One chunked request at a time: one that the window pool cut short leaves chunk budget for a second, which
-            # SGLang would then lose the first for.
+            # One chunked request at a time. A request that the window pool cut short leaves chunk budget for a second
+            # one, for which SGLang would lose the first.
             if extend <= 0 or not may_chunk or self.chunked is not None:
                 self.tests.append(AdmissionTest(request, need, remaining, admitted=False, extend=0))
                 return Verdict.OTHER
@@ -183,10 +183,10 @@ class AdmissionPass:
         return budget.state()
 
     def _fit(self, request: Request, node: Node, need: int, new_tokens: int) -> int | None:
-        """The chunk limit a candidate is admitted under; None when memory is short (rules 11, 38).
+        """Find the chunk limit under which a candidate is admitted; None when memory is short (rules 11, 38).
 
-        With the plugin idle sessions are released for it, least recently used first, unless all of them together
-        would not suffice.
+        With the plugin, idle sessions are released for the candidate, least recently used first, unless all of them
+        together would not suffice.
         """
         kv, budget = self._kv, self.budget
         pages = kv.pool.ceil(request.known - request.prefix)
@@ -203,10 +203,10 @@ class AdmissionPass:
                 return None
 
     def _chunk_limit(self, request: Request, left: int) -> int:
-        """Tokens the chunked request may compute this round; 0 or less parks it.
+        """Count the tokens that the chunked request may compute this round; 0 or less parks it.
 
-        A single pool lets it go on even when nothing is left of the promise, so that it can finish and free its KV;
-        but never beyond the slots there are (SGLang would fail there).
+        A single pool lets the request go on even when its budget is spent, so that it can finish and free its KV, but
+        never beyond the existing slots (SGLang would fail there).
         """
         budget, pool = self.budget, self._kv.pool
         limit = min(budget.chunk_left, int(budget.remaining()))
@@ -218,7 +218,7 @@ class AdmissionPass:
         return limit if pool.ceil(end) - pool.ceil(request.prefix) <= self._kv.remaining() else 0
 
     def _release_idle(self, request: Request, short: float = 0, window_short: int = 0) -> bool:
-        """Release the least recently used idle session for a request that is short of slots.
+        """Release the least recently used idle session for a request that lacks slots; returns whether it did.
 
         False without the plugin, and when all idle sessions together could not close the gap.
         """
@@ -234,7 +234,7 @@ class AdmissionPass:
 
 
 class QueueOrder:
-    """What happens to the waiting queue before a pass: fcfs refreshes it now and then, lpm sorts it."""
+    """The order of the waiting queue before a pass: fcfs refreshes it every 32 passes, lpm sorts it."""
 
     def __init__(self, kv: KvCache, limits: Limits) -> None:
         self._kv, self._policy = kv, limits.schedule_policy
@@ -251,10 +251,10 @@ class QueueOrder:
             self.refresh_calls += 1
 
     def skip(self, waiting: list[Request], passes: int) -> bool:
-        """Passes (fcfs) that admitted nobody and changed nothing; whether the queue was re-matched in one of them.
+        """Account for fcfs passes that admitted no request; returns whether one of them re-matched the queue.
 
-        In between nothing else is touched, so once is as good as every time; but where a match split a node, which
-        stamps the node's lower part that once, twice is.
+        Nothing else touches the tree between these passes, so one re-match has the effect of all. Only where it split a
+        node, which stamps the node's lower part in that pass alone, a second re-match is needed.
         """
         first, splits = -self.refresh_calls % REFRESH_INTERVAL, self._kv.tree.splits
         due = first < passes
@@ -267,14 +267,14 @@ class QueueOrder:
 
     def _refresh(self, waiting: list[Request]) -> None:
         for request in reversed(waiting[:QUEUE_MATCH_MAX]):
-            self._kv.tree.match(request.context, request.known, request.trail)
+            self._kv.tree.match(request.context, request.known, request.match_hint)
             self.touched.append(request.known)
 
     def _sort_by_prefix(self, waiting: list[Request]) -> None:
-        """Longest cached prefix first.
+        """Sort the queue by cached prefix, longest first.
 
-        A request with nearly nothing cached that shares a prefix with an earlier one of its kind goes to the end, so
-        that it may find that one's KV later.
+        A request with nearly nothing cached moves to the end if it shares a prefix with an earlier such request, so
+        that it may find that request's KV later.
         """
         seen = RadixTree()
         last: set[Request] = set()

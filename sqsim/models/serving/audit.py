@@ -1,4 +1,4 @@
-"""Conservation of KV, checked by a walk that shares no counter with the scheduler (LAWS.md, law 2)."""
+"""Audit of KV conservation by a walk that shares no counter with the scheduler (LAWS.md, law 2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqsim.models.serving.tokens import count, normal
 
 
 def audit(kv: KvCache, waiting: Sequence[Request], in_flight: Sequence[Request], limits: Limits) -> None:
-    """Raise an AssertionError that names the account which is off."""
+    """Raise an AssertionError that names a wrong account."""
     for request in waiting:
         assert request.row is None, f"waiting request {request.asked.rid} holds a row"
         assert request.finish is None, f"request {request.asked.rid} waits and has ended by {request.finish}"
@@ -37,7 +37,7 @@ def _rids(requests: object) -> list[str]:
 
 
 def _rows(kv: KvCache, in_flight: Sequence[Request]) -> list[Row]:
-    """Every row once: a session's is also its turn's."""
+    """List every row once, as a session and its turn share one row."""
     rows: dict[int, Row] = {}
     for request in in_flight:
         assert request.row is not None, f"request {request.asked.rid} is in flight without a row"
@@ -76,7 +76,7 @@ def _audit_structure(tree: RadixTree, page: int) -> None:
 
 
 def _audit_locks(tree: RadixTree, rows: Sequence[Row]) -> None:
-    expected: Counter[Node] = Counter()  # rows that lock a node, and children that are held
+    expected: Counter[Node] = Counter()  # rows that lock a node, and its locked children
     held: set[Node] = set()
     for row in rows:
         if row.lock is None:

@@ -1,4 +1,4 @@
-"""What the scheduler hands out: batches, results, usage, and the account of one round."""
+"""Outputs of the scheduler: batches, results, usage, and the account of one round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Mode = Literal["extend", "mixed", "decode"]
 
 
 class PrefillRow(NamedTuple):
-    """One request's part of a prefill: `extend` new tokens behind `prefix` tokens that have KV."""
+    """One request's part of a prefill: `extend` new tokens after `prefix` tokens that have KV."""
 
     request: Request
     extend: int
@@ -20,17 +20,17 @@ class PrefillRow(NamedTuple):
 
 
 class MacroStep(NamedTuple):
-    """What alike decode steps read and take, one after the other; `context` and `window` before the first."""
+    """The tokens that alike decode steps read and the slots they take; `context` and `window` before the first step."""
 
     rows: int
     context: int  # sum of the rows' KV lengths; `rows` more every step
-    window: int  # the same clipped to what a sliding-window layer reads
-    widening: int  # rows below the clip: `window` grows by so much every step
+    window: int  # the same, each row clipped to the model's window
+    widening: int  # rows below the clip: `window` grows by this number every step
     page: int
     crossings: dict[int, int]  # step from 1 -> rows that take a page in it, and again every `page` steps
 
     def slots(self, steps: int) -> int:
-        """Slots that so many steps take."""
+        """Count the slots that the first `steps` steps take."""
         if self.page == 1:
             return steps * self.rows
         taken = [
@@ -46,7 +46,7 @@ class Batch:
     """One forward step; `requests` in row order, prefill rows first.
 
     `decode_context` sums the KV lengths of the decode rows, the new token included, and `decode_window` the same
-    clipped to what a sliding-window layer reads (0 when the model has none).
+    with each row clipped to the model's window (0 when it has none).
     """
 
     mode: Mode
@@ -62,13 +62,13 @@ class Batch:
     chunked: Request | None = None  # the request whose prefill goes on after this batch
     lengths: list[int] = field(
         default_factory=list
-    )  # of the decode rows, the new token included; not where `stretch` is
+    )  # of the decode rows, the new token included; empty with a `macro_step`
     steps: int = 1  # alike steps that it stands for (fast_forward.py); the sums are those of the first
-    before: Batch | None = None  # with several steps: the last but one, whose result is not in yet either
+    before: Batch | None = None  # with several steps: the last but one, whose result is also pending
     macro_step: MacroStep | None = None
 
     def rows(self) -> list[tuple[str, int, int]]:
-        """(rid, extend, prefix) of every row, as a step log has them."""
+        """List (rid, extend, prefix) of every row, as a step log has them."""
         rows = [(request.asked.rid, extend, prefix) for request, extend, prefix in self.prefill]
         return rows + [
             (r.asked.rid, 1, length - 1) for r, length in zip(self.decoding, self.lengths, strict=True)
@@ -76,7 +76,7 @@ class Batch:
 
 
 class Result(NamedTuple):
-    """What a processed batch brought: requests whose first token came out, and requests that ended."""
+    """The result of a batch: requests whose first token came out, and requests that ended."""
 
     started: list[Request]
     finished: list[Request]
@@ -85,8 +85,8 @@ class Result(NamedTuple):
 class Usage(NamedTuple):
     """Full-attention slots by holder; the first five sum to the capacity.
 
-    `running` includes tree nodes that anybody locks; `swa_used` is the window pool's share that is neither free nor
-    evictable (SGLang's swa_token_usage times the pool).
+    `running` includes locked tree nodes; `swa_used` counts window slots that are neither free nor evictable (SGLang's
+    swa_token_usage times the pool).
     """
 
     running: int
@@ -98,13 +98,13 @@ class Usage(NamedTuple):
 
     @property
     def used(self) -> int:
-        """Slots that are neither free nor evictable."""
+        """Count the slots that are neither free nor evictable."""
         return self.running + self.idle_sessions + self.aux
 
 
 @dataclass(slots=True)
 class Round:
-    """What one scheduling round did, whether it formed a batch or not."""
+    """The account of one scheduling round, whether it formed a batch or not."""
 
     tests: list[AdmissionTest] = field(default_factory=list)
     touched: list[int] = field(default_factory=list)  # lengths of the waiting requests re-matched (rule 32)

@@ -1,14 +1,15 @@
-"""Many alike decode rounds at once (LAWS.md, law 7).
+"""Macro-steps: many alike decode rounds, formed as one batch of many steps (LAWS.md, law 7).
 
-A decode round is followed by the same one, each row a token longer, until something happens: a result starts or ends a
-request, memory runs short, or the queue's head is admitted. How many rounds are certain to be alike follows from
-counts alone; they are taken in one move, as one batch of many steps. A bound that is too low is harmless: the rounds
-around an event are formed one by one, by scheduler.py. What comes from outside is bounded by the caller's `Horizon`.
+A decode round is followed by the same round, each row a token longer, until an event: a result starts or ends a
+request, memory runs short, or the queue's head is admitted. The number of rounds that are certain to be alike follows
+from counts alone, and the scheduler forms these rounds as one macro-step. A bound that is too low is harmless:
+scheduler.py forms the rounds around an event one by one. The caller's `Horizon` bounds the macro-step by events from
+outside.
 
-Whoever waits is either not looked at (rule 6), or, in a hybrid pool, tested in vain in every round. What that test
-compares is a quadratic in the number of rounds, with kinks where a request's open output falls below the clip and where
-the new-token ratio reaches its floor (rules 11, 12): the present piece is solved for its first root. Beyond the floor
-the piece is a lower bound, beyond a clip it ends.
+Waiting requests are either not tested (rule 6), or, in a hybrid pool, tested and refused in every round. That test
+compares a quadratic in the number of rounds, with kinks where a request's open output falls below the clip and where
+the new-token ratio reaches its floor (rules 11, 12). The code solves the present piece for its first root. Beyond the
+floor the piece is a lower bound, beyond a clip it ends.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from sqsim.models.serving.limits import CLIP_NEW_TOKENS, SLIDE_INTERVAL, Limits
 from sqsim.models.serving.scheduler import Scheduler
 
 _UNBOUNDED = 1 << 60
-_ROUNDING = 1e-9  # of tokens: far more than the floats of the test can be off, far less than a token
+_ROUNDING = 1e-9  # of tokens: far above the rounding errors of the test, far below a token
 
 Horizon = Callable[[MacroStep, int], int]
-"""How many steps of a stretch are formed before anything comes from outside; from 1 to the given number."""
+"""A callback: number of steps of a macro-step before the next event from outside, from 1 to the given number."""
 
 
 class FastForwardScheduler(Scheduler):
-    """A scheduler that takes alike decode rounds together, within a horizon."""
+    """A scheduler that forms alike decode rounds as one macro-step, within a horizon."""
 
     def __init__(self, limits: Limits, horizon: Horizon) -> None:
         super().__init__(limits)
         self._horizon = horizon
 
     def _decode(self) -> Batch | None:
-        """As many decode rounds as are certain to be alike; where not even one is plain, as one by one."""
+        """Form as many decode rounds as are certain to be alike; where not even one is plain, form a single round."""
         running, limits, pool = self.running, self.limits, self.kv.pool
         rows, page = len(running), limits.page_size
-        # Up to here results neither end a request nor take it from the next batch (rule 22).
+        # Results that are certain neither to end a request nor to remove it from the next batch (rule 22).
         quiet = min([request.quiet_until - request.n_out for request in running])
         free = min(pool.free, pool.window_free) if pool.hybrid else pool.free
         # A row takes one slot a step, and with pages up to a page more; a step wants a free page a row (rule 31).
@@ -55,7 +56,7 @@ class FastForwardScheduler(Scheduler):
         return self._take(macro_step, self._horizon(macro_step, most) if most > 1 else 1)
 
     def _undisturbed(self) -> bool:
-        """Whether the result of the batch before starts and ends nobody, and no prefill is under way."""
+        """True if the pending batch neither starts nor finishes a request, and no prefill is under way."""
         if self.chunked is not None or not self._unprocessed or not self.limits.overlap:
             return False
         pending = self._unprocessed[-1]
@@ -63,12 +64,12 @@ class FastForwardScheduler(Scheduler):
             return False
         if pending.decoding is self.running:
             return True
-        # Rows of the batch before alone: their result is dropped, or it is what ends them.
+        # Rows of the pending batch that have left the running list: their result is dropped, or it ends them.
         alone = set(pending.decoding).difference(self.running)
         return all(request.finish is not None or request.retracted for request in alone)
 
     def _measure(self, most: int) -> tuple[MacroStep, int]:
-        """What the steps read and take; and for how many of at most so many this holds."""
+        """Measure the tokens that alike steps read and take, and the number of steps, at most `most`, this holds for."""
         page, reach = self.limits.page_size, self.limits.swa_window
         lengths = [request.row.length for request in self.running]  # type: ignore[union-attr]
         rows, context = len(lengths), sum(lengths)
@@ -89,7 +90,7 @@ class FastForwardScheduler(Scheduler):
         return MacroStep(rows, context, window, widening, page, crossings), most
 
     def _take(self, macro_step: MacroStep, steps: int) -> Batch:
-        """Form that many batches, and take in all their results but those of the last two."""
+        """Form a macro-step of `steps` steps, and process all their results but those of the last two."""
         running, pool = self.running, self.kv.pool
         before = None
         if steps > 1:
@@ -114,19 +115,19 @@ class FastForwardScheduler(Scheduler):
         pool.take(macro_step.slots(steps))
         self._ratio.decay(steps)
         if results and self.waiting and self._tries() and self._order.skip(self.waiting, results):
-            self.kv.match(self.waiting[0])  # every pass ended with the head
+            self.kv.match(self.waiting[0])  # every pass ended by matching the queue's head
         return batch
 
-    # Who waits.
+    # Waiting requests.
 
     def _tries(self) -> bool:
-        """Whether rounds with somebody waiting make an admission pass (rule 6), as long as nobody leaves."""
+        """Whether rounds with a waiting request make an admission pass (rule 6), as long as no request leaves."""
         limits, pool = self.limits, self.kv.pool
         seats = len(self.running) < limits.max_running and (pool.rows_free > 0 or limits.release_idle_sessions)
         return seats if pool.hybrid else not self.full
 
     def _in_vain(self) -> int:
-        """Rounds, this one included, that are certain to admit nobody of those who wait."""
+        """Count the rounds, this one included, that are certain to admit no waiting request."""
         if not self._tries():
             return _UNBOUNDED
         tests, pool = self.round.tests, self.kv.pool
@@ -138,7 +139,7 @@ class FastForwardScheduler(Scheduler):
         return max(1, self._refusals(test))
 
     def _refusals(self, test: AdmissionTest) -> int:
-        """How many passes, this one included, refuse this candidate for want of full-attention slots."""
+        """Count the passes, this one included, that refuse this candidate for lack of full-attention slots."""
         clipped, clip_rounds, open_output = 0, _UNBOUNDED, 0
         for request in self.running:
             if request.asked.ignore_eos:
@@ -151,10 +152,10 @@ class FastForwardScheduler(Scheduler):
                 open_output += left
         rows, page, kv, ratio = len(self.running), self.limits.page_size, self.kv, self._ratio
         step = ratio.step if ratio.value > ratio.floor else 0.0
-        # In pass j, counted from 0 for this one, it is short by (at least, once the ratio stands at its floor)
+        # In pass j (this one is 0) the candidate is short by (at least, once the ratio is at its floor)
         #     need - slots + rows * j + (promised - rows_falling * j) * (ratio - step * j)
         promised, rows_falling = open_output + clipped * CLIP_NEW_TOKENS, rows - clipped
-        slots = kv.remaining() - test.locked + rows * (page - 1)  # with pages, rows may live on what they have
+        slots = kv.remaining() - test.locked + rows * (page - 1)  # with pages, rows first fill their last page
         short = _Quadratic(
             test.need - slots + promised * ratio.value,
             rows - rows_falling * ratio.value - promised * step,
@@ -162,7 +163,7 @@ class FastForwardScheduler(Scheduler):
         )
         wanted = 0
         if self.limits.release_idle_sessions:
-            # Refused for good only while all idle sessions together would not close the gap.
+            # The refusal is certain only while all idle sessions together would not close the gap.
             wanted = sum([session.row.length for session in kv.sessions.releasable(test.request)])
         return min(short.rounds_at_least(wanted), clip_rounds)
 
@@ -175,7 +176,7 @@ class _Quadratic(NamedTuple):
     square: float
 
     def rounds_at_least(self, bound: float) -> int:
-        """For how many j from 0 on this stays at or above a bound, with room for rounding."""
+        """Count the j from 0 on for which the quadratic stays at or above a bound, with a margin for rounding."""
         above = self.constant - bound - _ROUNDING * (1.0 + abs(self.constant) + abs(bound))
         if above < 0:
             return 0

@@ -1,14 +1,14 @@
-"""Who holds which KV: matching, publishing, freeing and reclaiming (rules 10, 25-31, 36, 39-41).
+"""The KV cache, which joins pool, tree and sessions (rules 10, 25-31, 36, 39-41).
 
-Joins the pool, the tree and the sessions. A request gets a row at admission, grows it, publishes it to the tree when
-a result is in (a *checkpoint* in SGLang), and gives it back at its end.
+A request gets a row at admission, grows it, publishes it to the tree when a result is in (a *checkpoint* in SGLang),
+and gives it back at its end.
 """
 
 from __future__ import annotations
 
 from sqsim.models.serving.limits import SLIDE_INTERVAL, Limits
 from sqsim.models.serving.pool import Pool, Row
-from sqsim.models.serving.radix import Node, Place, RadixTree, Trail
+from sqsim.models.serving.radix import MatchHint, Node, Place, RadixTree
 from sqsim.models.serving.request import Request
 from sqsim.models.serving.session import Sessions
 from sqsim.models.serving.sliding_window import WindowTree
@@ -16,7 +16,7 @@ from sqsim.models.serving.tokens import place
 
 
 class KvCache:
-    """The pool, the tree, the sessions, and every step that moves KV between them."""
+    """The pool, the tree, the sessions, and every operation that moves KV between them."""
 
     def __init__(self, limits: Limits) -> None:
         self.pool = Pool(limits)
@@ -24,16 +24,16 @@ class KvCache:
         self.tree: RadixTree = self._windows or RadixTree(limits.page_size)
         self.sessions = Sessions(self.pool, self.tree)
         self._stock_sessions = not limits.release_idle_sessions
-        self.evictions: list[list[int]] = []  # of this round: per eviction, the sizes of the leaves that went
+        self.evictions: list[list[int]] = []  # of this round: per eviction, the sizes of the evicted leaves
         self.released = 0  # of this round: idle sessions released
         self.aux: dict[Request, None] = {}  # aux requests with a row (a set that keeps its order)
 
     def remaining(self) -> int:
-        """Slots that are free or could be (rule 11)."""
+        """Count the full-attention slots that are free or evictable (rule 11)."""
         return self.pool.free + self.tree.evictable
 
     def remaining_window(self) -> int:
-        """The same in window slots."""
+        """Count the window slots that are free or evictable."""
         return 0 if self._windows is None else self.pool.window_free + self._windows.window_evictable
 
     # Prefixes.
@@ -41,7 +41,7 @@ class KvCache:
     def match(self, request: Request) -> Node:
         """Find the prefix of a waiting request; returns the tree node that an admission has to lock.
 
-        A session's turn continues on its row, a fork reads its session's row, everything else asks the tree. The
+        A session's turn continues on its row, a fork reads its session's row, and any other request asks the tree. The
         last token is always computed again (rule 10).
         """
         request.branch = request.lender = None
@@ -55,15 +55,16 @@ class KvCache:
             if request.prefix:
                 request.lender = session
                 return self.tree.root
-        tokens, trail = request.known - 1, request.trail
+        tokens, hint = request.known - 1, request.match_hint
         if request.asked.role == "main" and (limit := self.sessions.publish_limit(request)) is not None:
-            # A first turn takes no more from the tree than it may give, so that the rest of its row can be dropped.
-            tokens, trail = min(tokens, limit), None
-        node, request.prefix, request.branch = self.tree.match(request.context, tokens, trail)
+            # A first turn takes at most as many tokens from the tree as it may publish, so that the rest of its row can
+            # be dropped.
+            tokens, hint = min(tokens, limit), None
+        node, request.prefix, request.branch = self.tree.match(request.context, tokens, hint)
         return node
 
     def admit(self, request: Request, node: Node) -> None:
-        """Give a matched request its row; slots come with `allocate`."""
+        """Give a matched request its row; `allocate` adds the slots."""
         lender = request.lender
         request.fresh = lender is None or request.asked.role == "aux"
         if request.asked.role == "aux":
@@ -78,7 +79,7 @@ class KvCache:
             self.sessions.fork(lender, request)
 
     def allocate(self, requests: list[Request]) -> None:
-        """Slots for the extends of one prefill (rule 31: one reclaim for all of them)."""
+        """Allocate the slots for the extends of one prefill (rule 31: one reclaim for all of them)."""
         demand = sum(request.extend for request in requests)
         if self.pool.page > 1:
             demand += len(requests) * self.pool.page
@@ -91,7 +92,7 @@ class KvCache:
             self.pool.extend(row, request.extend_end)
 
     def publish(self, request: Request, upto: int) -> None:
-        """Put the first `upto` tokens of an unfinished request into the tree (rule 25), if they may be there."""
+        """Insert the first `upto` tokens of an unfinished request into the tree, as far as allowed (rule 25)."""
         if request.asked.session is not None:
             lender = request.lender
             if request.asked.role == "aux" or lender is None or not lender.publishes:
@@ -107,13 +108,13 @@ class KvCache:
     # Ends.
 
     def finish(self, request: Request) -> None:
-        """A request that ran is over: publish or keep its KV as its kind demands (rules 27, 28, 36, 42)."""
+        """End a request that ran: publish or keep its KV according to its kind (rules 27, 28, 36, 42)."""
         row = request.row
         assert row is not None
         length = row.length
-        said = request.finished_tokens()
-        if said is not None:
-            length = min(length, request.n_in + said)
+        finished = request.finished_tokens()
+        if finished is not None:
+            length = min(length, request.n_in + finished)
         request.kv_tokens = length
         if request.asked.session is None:
             self._insert(request, row, length, running=False)
@@ -122,7 +123,7 @@ class KvCache:
         lender = request.lender
         if request.asked.role == "main" and lender is not None:
             if request.finish != "abort":
-                self.sessions.keep(lender, request.n_in + (said or 0))
+                self.sessions.keep(lender, request.n_in + (finished or 0))
                 request.row = None
             elif self.sessions.lose(lender):
                 if self._stock_sessions:
@@ -134,7 +135,7 @@ class KvCache:
         self.sessions.finish(request)
 
     def retract(self, request: Request) -> None:
-        """Take the KV from a request that goes back to the queue (rule 34)."""
+        """Take the KV from a request that returns to the queue (rule 34)."""
         row, lender = request.row, request.lender
         assert row is not None
         if request.asked.role == "main" and lender is not None:
@@ -147,7 +148,7 @@ class KvCache:
             self._free(request, row)
 
     def discard(self, request: Request) -> None:
-        """Take the KV from a request that is over without publishing it (rules 34, 43)."""
+        """Take the KV from a request that has ended, without publishing it (rules 34, 43)."""
         row, lender = request.row, request.lender
         assert row is not None
         request.kv_tokens = row.length
@@ -175,7 +176,7 @@ class KvCache:
     # Room.
 
     def make_room(self, slots: int) -> None:
-        """Reclaim least recently used leaves until that many slots of both kinds are free (rules 31, 41)."""
+        """Evict least recently used leaves until `slots` slots of both kinds are free (rules 31, 41)."""
         pool, windows = self.pool, self._windows
         if pool.fits(slots):
             return
@@ -201,9 +202,9 @@ class KvCache:
         self.evictions.append(leaves)
 
     def room_for_decode(self, requests: list[Request]) -> bool:
-        """Make room for one more token of each request; False when that is not possible (rule 24).
+        """Make room for one more token of each request; returns whether that was possible (rule 24).
 
-        With the plugin idle sessions go before anybody is retracted.
+        With the plugin, idle sessions are released before any request is retracted.
         """
         page = self.pool.page
         if page == 1:
@@ -219,7 +220,7 @@ class KvCache:
         return self.pool.fits(slots)
 
     def release_oldest(self, spare: Request | None = None) -> bool:
-        """Release the least recently used idle session that nobody reads, but for that of `spare`."""
+        """Release the least recently used idle session without forks, except that of `spare`; returns whether it did."""
         idle = self.sessions.releasable(spare)
         if idle:
             self.sessions.release(idle[0])
@@ -235,7 +236,7 @@ class KvCache:
             self.pool.slide(row, length, self._window_floor(request))
 
     def slide_through(self, request: Request, rounds: int) -> None:
-        """What `slide` would free in so many decode rounds from this one on, of which each knows one more token."""
+        """Free the window slots that `slide` would free in `rounds` decode rounds from this one on."""
         row, pool = request.row, self.pool
         assert row is not None
         floor = self._window_floor(request)
@@ -245,7 +246,7 @@ class KvCache:
             before = row.slid
             pool.slide(row, length, floor)
             if row.slid == before and floor is not None and length - pool.window >= floor + pool.page:
-                break  # a fork still reads what would go
+                break  # a fork still reads the slots that would be freed
             length += 1
 
     # Details.
@@ -256,24 +257,24 @@ class KvCache:
         return self.sessions.window_floor(request.asked.session)
 
     def _reclaimed(self, node: Node, leaves: list[int]) -> int:
-        """Account for a leaf that left the tree; returns the window slots it had."""
+        """Give back the slots of a leaf that left the tree; returns its window slots."""
         window = node.tokens if node.live else 0
         self.pool.give(node.tokens, window)
         leaves.append(node.tokens)
         return window
 
     def _insert(self, request: Request, row: Row, upto: int, *, running: bool) -> None:
-        """Insert the row's first `upto` tokens (whole pages) and move its lock to where the insertion ended."""
+        """Insert the row's first `upto` tokens (whole pages) into the tree, and move the row's lock to their end."""
         pool, tree = self.pool, self.tree
         branch = request.branch
         if branch is not None and row.shared < branch <= upto:
-            upto = branch  # rule 40: where full KV is known already, the tree takes no more for now
+            upto = branch  # rule 40: the tree already has full KV up to here, and takes no more for now
         else:
             branch = None
         if pool.hybrid and running:
             pool.slide(row, upto - 1, self._window_floor(request))
         aligned = pool.floor(upto)
-        context, total = request.context, request.n_in + request.says
+        context, total = request.context, request.n_in + request.output_tokens
         start = None
         if row.lock is not None:
             start = Place(row.lock.node, row.shared, place(context, total, row.shared))
@@ -286,7 +287,7 @@ class KvCache:
         if released is not None:
             tree.unlock(released)
         row.shared = aligned
-        request.trail = Trail(context, Place(inserted.node, aligned, place(context, total, aligned)))
+        request.match_hint = MatchHint(context, Place(inserted.node, aligned, place(context, total, aligned)))
         if branch is not None:
             request.branch = None
             if running:

@@ -1,4 +1,4 @@
-"""What bounds the scheduler: pool sizes and the launch options that SGLang 0.5.23 schedules by."""
+"""Limits of the scheduler: pool sizes, and the launch options that SGLang 0.5.23 schedules by."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ QUEUE_MATCH_MAX = 128  # waiting requests re-matched at most; a longer queue tur
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes in tokens. `refresh_calls` is the phase of the 32-pass counter at the start (rule 32).
+    """Pool sizes in tokens and launch options. `refresh_calls`: phase of the 32-pass counter at the start (rule 32).
 
-    A hybrid pool has `swa_capacity` window slots beside the full-attention ones and needs `swa_window`. A window
+    A hybrid pool has `swa_capacity` window slots in addition to the full-attention ones and needs `swa_window`. A window
     without `swa_capacity` means that every layer keeps every token (`swa_pool: off`): only the attention reads are
-    clipped. `release_idle_sessions` turns on what our plugin adds to SGLang's sessions (session.py).
+    clipped. `release_idle_sessions` turns on the additions of our plugin to SGLang's sessions (session.py).
     """
 
     kv_capacity: int
@@ -51,9 +51,9 @@ class Limits:
             )
 
     def room(self, n_in: int, shift: int = 0) -> int:
-        """The longest output that a prompt of `n_in` tokens can have, alone on the server (rule 13).
+        """Compute the longest output that a prompt of `n_in` tokens can have, alone on the server (rule 13).
 
-        `shift`: tokens that were dropped in place before it; the context counts them, the pool does not.
+        `shift`: tokens dropped in place before the prompt; they count towards the context length, not in the pool.
         """
         whole_pages = -(-n_in // self.page_size) * self.page_size
         return min(

@@ -1,9 +1,9 @@
-"""The KV pool: how many slots are free, and which slots a row holds.
+"""The KV pool: counts of free slots, and the slots that each row holds.
 
 A *slot* holds one token's KV of the full-attention layers, a *window slot* that of the sliding-window layers. A
 hybrid pool has both kinds, and every allocation takes from both (rule 38). A *row* is the list of slots of one
-context. Slots are counted, not numbered: nothing in the scheduler depends on which one is taken. They are taken and
-given in whole pages.
+context. Slots are counted, not numbered: nothing in the scheduler depends on which slot is taken. Rows take and give
+back whole pages.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 class Row:
     """The KV of one context, in tokens from its start.
 
-    [0, shared) belongs to somebody else (the tree, or the session a fork reads), [shared, length) to this row. Of its
-    own window slots those below `slid` have been freed.
+    [0, shared) belongs to the tree, or to the session that a fork reads; [shared, length) belongs to this row. The
+    row's own window slots below `slid` have been freed.
     """
 
     length: int
     shared: int
     slid: int = 0
-    lock: Lock | None = None  # keeps the tree-owned prefix
-    held: bool = False  # True once slots were allocated: it then counts as one of `max_running` rows
+    lock: Lock | None = None  # protects the tree-owned prefix from eviction
+    held: bool = False  # True once slots were allocated: the row then counts as one of `max_running`
 
 
 class Pool:
@@ -44,19 +44,19 @@ class Pool:
         self.rows_free = limits.max_running
 
     def ceil(self, tokens: int) -> int:
-        """Tokens rounded up to whole pages."""
+        """Round tokens up to whole pages."""
         return -(-tokens // self.page) * self.page
 
     def floor(self, tokens: int) -> int:
-        """Tokens rounded down to whole pages."""
+        """Round tokens down to whole pages."""
         return tokens // self.page * self.page
 
     def fits(self, slots: int) -> bool:
-        """Whether that many slots of both kinds are free."""
+        """Whether `slots` slots of both kinds are free."""
         return self.free >= slots and (not self.hybrid or self.window_free >= slots)
 
     def take(self, slots: int) -> None:
-        """Allocate slots of both kinds; the caller has made room."""
+        """Allocate slots of both kinds; the caller has made room before."""
         assert self.fits(slots), (
             f"{slots} slots wanted, {self.free} free and {self.window_free} window slots free"
         )
@@ -65,7 +65,7 @@ class Pool:
             self.window_free -= slots
 
     def give(self, slots: int, window_slots: int) -> None:
-        """Free slots of either kind."""
+        """Free slots of each kind."""
         self.free += slots
         if self.hybrid:
             self.window_free += window_slots
@@ -79,15 +79,15 @@ class Pool:
             self.rows_free -= 1
 
     def owned(self, row: Row) -> int:
-        """Slots that belong to the row alone."""
+        """Count the slots that belong to the row alone."""
         return self.ceil(row.length) - row.shared
 
     def owned_window(self, row: Row) -> int:
-        """Window slots that belong to the row alone and are still live."""
+        """Count the live window slots that belong to the row alone."""
         return self.ceil(row.length) - max(row.shared, row.slid) if self.hybrid else 0
 
     def trim(self, row: Row, length: int) -> None:
-        """Free what a row holds beyond `length`; the page it ends in stays."""
+        """Free the row's slots beyond `length`; the page that contains its new end stays."""
         end, keep = self.ceil(row.length), self.ceil(length)
         if end > keep:
             self.give(end - keep, end - max(keep, row.slid))
@@ -97,7 +97,7 @@ class Pool:
     def slide(self, row: Row, length: int, floor: int | None = None) -> None:
         """Free the row's window slots that a token at `length` no longer sees (rule 39).
 
-        Keeps whole pages, at least a window of tokens, and everything from `floor` on (what a fork still reads).
+        Keeps whole pages, at least a window of tokens, and everything from `floor` on (a fork still reads that).
         """
         if length - self.window <= row.slid:
             return
@@ -110,7 +110,7 @@ class Pool:
         row.slid = slid
 
     def release(self, row: Row) -> None:
-        """Free everything the row owns, and the row."""
+        """Free all slots that the row owns, and the row itself."""
         self.give(self.owned(row), self.owned_window(row))
         row.length = row.shared
         if row.held:

@@ -1,17 +1,17 @@
 """The radix tree that shares KV between contexts, and its least-recently-used eviction (rules 10, 25-33).
 
-A node holds the KV of one run of tokens behind its parent's. Keys are `Tokens`, so match, insert and split cost runs
-and not tokens. With pages, every boundary lies on a whole page and children are told apart by their whole first page.
+A node holds the KV of one run of tokens after its parent's. Keys are `Tokens`, so match, insert and split cost runs
+and not tokens. With pages, every boundary lies on a whole page and children differ in their whole first page.
 
 Recency (rule 32): a match or an insertion touches the whole path to its end; a split stamps the lower part just before.
-Only leaves without a lock can be evicted, least recent first, whole nodes, so an inner node's recency counts for nothing
-until it becomes a leaf. It is written down at the end of a touched path only, and handed up when a leaf goes: by then a
-node has heard of every touch that went through it. Candidates wait in a heap whose entries are checked when popped: a
-stamp only grows, so an outdated entry is put back where it belongs now.
+Only leaves without a lock can be evicted, as whole nodes, least recent first, so the recency of an inner node matters
+only once it becomes a leaf. Therefore a touch stamps only the end of its path. When a leaf is evicted, it passes its
+last touch on to its parent, so a node that becomes a leaf knows every touch that went through it. Candidates wait in a
+heap whose entries are checked when popped: a stamp only grows, so an outdated entry is put back with the present stamp.
 
-Nor do locks walk the whole path: a node counts its own and, as one each, its children that are held.
+A lock does not walk the whole path either: a node counts its own locks, and each locked child as one.
 
-A conversation comes back to where it was. Whoever keeps its `Trail` spares the walk down from the root.
+A conversation returns to the place where it ended. A request that keeps its `MatchHint` saves the walk from the root.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ At = tuple[int, int]
 
 
 class Node:
-    """`tokens` tokens of KV behind the parent's; `locks`: rows that hold it, and children that are held.
+    """A node of the tree: `tokens` tokens of KV after the parent's; `locks`: rows that lock it, and locked children.
 
-    The last four are for a tree with window slots (sliding_window.py).
+    The last four attributes are for a tree with window slots (sliding_window.py).
     """
 
     __slots__ = (
@@ -47,24 +47,24 @@ class Node:
         self.children: dict[Hashable, Node] = {}
         self.locks = 0
         self.stamp = stamp  # its recency, once it is a leaf
-        self.touched = 0  # the last touch that ended here, or below in a leaf that is gone
-        self.queued = False  # does the heap have an entry of it?
+        self.touched = 0  # the last touch that ended here, or in an evicted leaf below
+        self.queued = False  # the heap has an entry of it
         self.gone = False  # it left the tree
-        self.live = False  # does it hold window slots?
-        self.window_locks = 0  # rows that hold on to them
+        self.live = False  # it holds window slots
+        self.window_locks = 0  # rows that lock its window slots
         self.newer: Node  # neighbours in the recency list of window slots, while it is in it
         self.older: Node
 
 
 class Lock(NamedTuple):
-    """A row's hold on the path from `node` to the root; `window` tokens at its end are held in the window pool too."""
+    """A row's lock on the path from `node` to the root; it also locks the window slots of the path's last `window` tokens."""
 
     node: Node
     window: int = 0
 
 
 class Match(NamedTuple):
-    """The longest usable prefix; `branch`: full KV goes on up to here, but its window KV is gone (rule 40)."""
+    """The longest usable prefix; `branch`: the tree has full KV up to here, but no window KV (rule 40)."""
 
     node: Node
     tokens: int
@@ -72,7 +72,7 @@ class Match(NamedTuple):
 
 
 class Insertion(NamedTuple):
-    """Where an insertion ended and how many of the row's own slots it made superfluous (rule 26)."""
+    """The end of an insertion, and the row's own slots that duplicate slots of the tree (rule 26)."""
 
     node: Node
     duplicates: int
@@ -80,17 +80,17 @@ class Insertion(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The end of a node: `tokens` from the root, at `at` of the context that is looked up."""
+    """The end of a node: `tokens` tokens from the root, at place `at` of the context that is looked up."""
 
     node: Node
     tokens: int
     at: At
 
 
-class Trail(NamedTuple):
-    """Where a conversation's last insertion ended, and what it had inserted: where its next match may begin.
+class MatchHint(NamedTuple):
+    """The end of a conversation's last insertion, from which its next match may begin.
 
-    It changes no result. Nodes that left the tree since are stepped over, a context that has changed is compared.
+    It saves time and changes no result: a match skips nodes that have left the tree, and compares a changed context.
     """
 
     context: Tokens
@@ -107,16 +107,16 @@ class RadixTree:
         self._heap: list[tuple[int, int, Node]] = []
         self.evictable = 0  # tokens in nodes without a lock
         self.protected = 0  # tokens in nodes with one
-        self.splits = 0  # how often a node was cut in two
+        self.splits = 0  # number of splits so far
         self.root = Node((), 0, None)
         self.root.locks = 1
 
-    def match(self, context: Tokens, limit: int, trail: Trail | None = None) -> Match:
-        """Longest prefix of the first `limit` tokens that is in the tree; refreshes its path, may split its end."""
+    def match(self, context: Tokens, limit: int, hint: MatchHint | None = None) -> Match:
+        """Find the longest prefix of the first `limit` tokens in the tree; refreshes its path, may split its end."""
         limit -= limit % self._page
         if not limit:
             return Match(self.root, 0)
-        node, matched, at = self._begin(context, limit, trail)
+        node, matched, at = self._begin(context, limit, hint)
         while matched < limit:
             child = node.children.get(self._first(context, at))
             if child is None:
@@ -134,8 +134,8 @@ class RadixTree:
     ) -> Insertion:
         """Put the first `limit` tokens (whole pages) of a row into the tree.
 
-        The row owns its slots from `owned_from` on; where the tree has the tokens already, those are duplicates. Its
-        window slots below `slid` are gone. `start`: a node that these tokens are known to reach.
+        The row owns its slots from `owned_from` on; those whose tokens the tree already has are duplicates. Its window
+        slots below `slid` have been freed. `start`: a node that these tokens are known to reach.
         """
         assert limit % self._page == 0, f"insert of {limit} tokens, page size {self._page}"
         node, matched, at = Place(self.root, 0, (0, 0)) if start is None else self._climb(context, start, limit)
@@ -160,13 +160,13 @@ class RadixTree:
         return Insertion(node, max(0, matched - owned_from), window_duplicates)
 
     def lock(self, node: Node) -> Lock:
-        """Hold the path from `node` to the root."""
+        """Lock the path from `node` to the root."""
         tokens = 0
         held: Node | None = node
         while held is not None:
             held.locks += 1
             if held.locks > 1:
-                break  # its ancestors are held already; the root always is
+                break  # its ancestors are locked already; the root always is
             tokens += held.tokens
             held = held.parent
         self.evictable -= tokens
@@ -188,7 +188,7 @@ class RadixTree:
         self._offer(lock.node)
 
     def unlocked(self, node: Node) -> int:
-        """Evictable tokens on the path from `node` to the root: what a lock on it would withdraw."""
+        """Count the evictable tokens on the path from `node` to the root, which a lock on `node` would withdraw."""
         tokens = 0
         while not node.locks and node.parent is not None:
             tokens += node.tokens
@@ -196,11 +196,11 @@ class RadixTree:
         return tokens
 
     def unlocked_window(self, node: Node) -> int:  # noqa: ARG002
-        """The same in window slots."""
+        """Count the evictable window slots that a lock on `node` would withdraw."""
         return 0
 
     def evict(self) -> Node | None:
-        """Remove the least recently used leaf that nobody holds; None when there is none."""
+        """Remove and return the least recently used leaf without a lock; None when there is none."""
         heap = self._heap
         while heap:
             stamp, _, node = heap[0]
@@ -221,24 +221,24 @@ class RadixTree:
         return not (node.children or node.locks or node.window_locks or node.gone)
 
     def nodes(self) -> Iterator[Node]:
-        """Every node but the root, parents before children."""
+        """Iterate over every node but the root, parents before children."""
         stack = list(self.root.children.values())
         while stack:
             node = stack.pop()
             yield node
             stack.extend(node.children.values())
 
-    # What a tree with window slots does more.
+    # Hooks that the tree with window slots extends.
 
     def _overlap(self, node: Node, start: int, slid: int) -> int:  # noqa: ARG002
         return 0
 
     def _touch(self, node: Node) -> None:
-        """The path to `node` was used just now."""
+        """Stamp the path to `node` as used now."""
         node.stamp = node.touched = self._tick()
 
     def _found(self, node: Node, matched: int) -> Match:
-        """What a match that reached `node` may use."""
+        """Return the part that a match which reached `node` may use."""
         self._touch(node)
         return Match(node, matched)
 
@@ -257,7 +257,7 @@ class RadixTree:
         return leaf
 
     def _split(self, node: Node, at: int) -> Node:
-        """Cut a node in two; the new upper part is returned, the lower one keeps its identity."""
+        """Split a node in two and return the new upper part; the lower part keeps its identity."""
         parent, (head, tail) = node.parent, split(node.key, at)
         assert parent is not None
         self.splits += 1
@@ -298,17 +298,17 @@ class RadixTree:
 
     # Walking a context.
 
-    def _begin(self, context: Tokens, limit: int, trail: Trail | None) -> Place:
-        """Where a match may begin: the deepest node of a trail that is in the tree and agrees with the context."""
-        if trail is None:
+    def _begin(self, context: Tokens, limit: int, hint: MatchHint | None) -> Place:
+        """Find the start of a match: the deepest node of a hint that is in the tree and agrees with the context."""
+        if hint is None:
             return Place(self.root, 0, (0, 0))
-        known, place = trail
+        known, place = hint
         index, offset = place.at
         same = not offset and context[:index] == known[:index]
         return self._climb(context, place, limit if same else min(limit, common_prefix(context, known)), same)
 
     def _climb(self, context: Tokens, place: Place, limit: int, same: bool = True) -> Place:
-        """The deepest node on the way up from a place that is in the tree and ends within `limit` tokens.
+        """Climb from a place to the deepest node that is in the tree and ends within `limit` tokens.
 
         `same`: the place's `at` holds for this context.
         """
@@ -320,14 +320,14 @@ class RadixTree:
         return Place(node, tokens, at if same else _advance(context, (0, 0), tokens))
 
     def _first(self, context: Tokens, at: At) -> Hashable:
-        """What tells a child apart from its siblings: its first page of tokens."""
+        """Key of a child among its siblings: its first page of tokens."""
         if self._page == 1:
             segment, start, _ = context[at[0]]
             return segment, start + at[1]
         return _piece(context, at, self._page)
 
     def _agree(self, node: Node, context: Tokens, at: At, limit: int) -> tuple[int, At]:
-        """How many tokens of the node the context repeats (whole pages), and where the context goes on.
+        """Count the tokens of the node that the context repeats (whole pages), and find where the context continues.
 
         The place is only meaningful when the whole node agrees.
         """
@@ -354,7 +354,7 @@ class RadixTree:
 
 
 def _advance(context: Tokens, at: At, tokens: int) -> At:
-    """The place `tokens` tokens behind `at`."""
+    """Return the place `tokens` tokens after `at`."""
     index, offset = at
     left = tokens + offset
     while left:
@@ -367,7 +367,7 @@ def _advance(context: Tokens, at: At, tokens: int) -> At:
 
 
 def _piece(context: Tokens, at: At, tokens: int) -> Tokens:
-    """`tokens` tokens from `at` on, as a sequence of its own."""
+    """Cut `tokens` tokens from `at` on out of a context, as a sequence of its own."""
     index, offset = at
     stop, rest = _advance(context, at, tokens)
     if stop == index:

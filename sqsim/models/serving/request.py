@@ -13,7 +13,7 @@ from sqsim.models.serving.tokens import Tokens, concat, count
 
 if TYPE_CHECKING:
     from sqsim.models.serving.pool import Row
-    from sqsim.models.serving.radix import Trail
+    from sqsim.models.serving.radix import MatchHint
     from sqsim.models.serving.session import Session
 
 Role = Literal["main", "aux"]
@@ -21,11 +21,11 @@ Finish = Literal["stop", "length", "abort", "out_of_memory"]
 
 
 class Asked(NamedTuple):
-    """States what a client asks for; all counts in tokens.
+    """The request as its client sends it; all counts in tokens.
 
-    `output` is what the model would say, at least one token. The request ends with a stop token when all of it is
-    out and it is shorter than `max_new_tokens`, else by length; with `ignore_eos` always by length, and `output`
-    must then reach the capped `max_new_tokens`.
+    `output` is the model's whole output, at least one token. If it is shorter than `max_new_tokens`, the request ends
+    with a stop token after it, else by length. With `ignore_eos` the request always ends by length, and `output` must
+    then reach the capped `max_new_tokens`.
     """
 
     rid: str
@@ -39,16 +39,18 @@ class Asked(NamedTuple):
     forked: int | None = (
         None  # main in a session: an aux request that reads this many of its tokens will follow
     )
-    publish_tokens: int | None = None  # first turn of a session: how much of the prompt the tree may keep
-    n_in: int = 0  # tokens of the prompt; 0: they are counted
+    publish_tokens: int | None = None  # first turn of a session: tokens of the prompt that the tree may keep
+    n_in: int = 0  # tokens of the prompt; 0: count them from `prompt`
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Follows one request through the scheduler; all counts in tokens. Compared by identity."""
+    """One request and its progress at the scheduler; all counts in tokens. Compared by identity."""
 
     asked: Asked
-    trail: Trail | None = None  # where the tree last met this conversation; a short cut, kept up to date
+    match_hint: MatchHint | None = (
+        None  # end of this conversation's last insertion into the tree, kept up to date
+    )
 
     # Progress.
     n_out: int = field(default=0, init=False)
@@ -60,21 +62,21 @@ class Request:
     finish: Finish | None = field(default=None, init=False)
     fresh: bool = field(
         default=True, init=False
-    )  # admitted last without a session's row: its positions start at 0
+    )  # its last admission had no session's row, so its positions start at 0
 
-    # Derived once from what is asked.
+    # Derived once from `asked`.
     n_in: int = field(init=False)  # tokens of the prompt
-    says: int = field(init=False, repr=False)  # tokens in the output
+    output_tokens: int = field(init=False, repr=False)  # of the whole output
     max_new_tokens: int = field(init=False)  # as asked, capped when submitted (rule 13)
 
-    # The scheduler's working state; nobody else's business.
-    context: Tokens = field(init=False, repr=False)  # prompt and output; what is known of it is n_in + n_out
+    # The scheduler's working state, private to the scheduler.
+    context: Tokens = field(init=False, repr=False)  # prompt and whole output; the first `known` tokens exist
     ends_at: int = field(
         default=0, init=False, repr=False
     )  # n_out that finishes it; 0 once it is to be aborted
     quiet_until: int = field(
         default=-1, init=False, repr=False
-    )  # up to this n_out its results neither end it nor take it from the next batch (rule 22)
+    )  # up to this n_out its results neither end it nor remove it from the next batch (rule 22)
     row: Row | None = field(default=None, init=False, repr=False)  # the KV it runs on
     lender: Session | None = field(
         default=None, init=False, repr=False
@@ -87,20 +89,22 @@ class Request:
     )  # launched chunks whose result brings no token
     launched: int = field(default=-1, init=False, repr=False)  # number of the last batch it was in
     decode_steps: int = field(default=0, init=False, repr=False)  # since its last prefill
-    retracted: bool = field(default=False, init=False, repr=False)  # its result in flight is to be dropped
+    retracted: bool = field(default=False, init=False, repr=False)  # its pending result is to be dropped
     aborting: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         asked = self.asked
-        self.n_in, self.says = asked.n_in or count(asked.prompt), count(asked.output)
+        self.n_in, self.output_tokens = asked.n_in or count(asked.prompt), count(asked.output)
         assert self.n_in > 0, f"request {asked.rid} has an empty prompt"
-        assert self.says > 0, f"request {asked.rid} has an empty output; a generation says at least one token"
+        assert self.output_tokens > 0, (
+            f"request {asked.rid} has an empty output; a generation has at least one token"
+        )
         self.max_new_tokens = asked.max_new_tokens
         self.context = concat(asked.prompt, asked.output)
 
     @property
     def known(self) -> int:
-        """Tokens of the context that exist by now: what a (re-)prefill has to bring into KV."""
+        """Tokens of the context that exist by now, all of which a (re-)prefill has to bring into KV."""
         return self.n_in + self.n_out
 
     @property
@@ -109,5 +113,5 @@ class Request:
         return self.extend_end - self.prefix
 
     def finished_tokens(self) -> int | None:
-        """How much of the output counts, None for one that was aborted or is not at its end (rule 27)."""
+        """Count the output tokens of a finished request; None if it was aborted or is unfinished (rule 27)."""
         return min(self.n_out, self.max_new_tokens) if self.finish in ("stop", "length") else None

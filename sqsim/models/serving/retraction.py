@@ -1,4 +1,4 @@
-"""Taking running requests back when decode is out of memory, and the new-token ratio this teaches (rule 34)."""
+"""Retraction of running requests when decode is out of memory, and the new-token ratio that follows (rule 34)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqsim.models.serving.request import Request
 
 
 class Retraction(NamedTuple):
-    """Who goes on (in the order they now run), who goes back to the queue, and who fails for good."""
+    """The requests that keep running (in their new order), those that return to the queue, and one that fails."""
 
     kept: list[Request]
     retracted: list[Request]
@@ -18,9 +18,9 @@ class Retraction(NamedTuple):
 
 
 def retract(kv: KvCache, running: list[Request]) -> Retraction:
-    """Take back the requests with the fewest outputs, then the longest prompts, until one more token each fits.
+    """Retract the requests with the fewest outputs, then the longest prompts, until one more token each fits.
 
-    At least one goes unless it is the only one. The last one left fails when even it does not fit.
+    At least one request is retracted unless only one runs. The last request fails when even it does not fit.
     """
     kept = sorted(running, key=lambda request: (request.n_out, -request.n_in), reverse=True)
     retracted: list[Request] = []
@@ -42,7 +42,7 @@ def retract(kv: KvCache, running: list[Request]) -> Retraction:
 
 
 def _reset(request: Request) -> None:
-    """Forget how far its KV had come; its outputs stay, and the token in flight is dropped."""
+    """Reset the progress of a request's KV; its outputs stay, and the token in flight is dropped."""
     request.retractions += 1
     request.retracted = True
     request.prefix = request.extend_end = 0
@@ -53,8 +53,8 @@ def _reset(request: Request) -> None:
 class NewTokenRatio:
     """The share of its remaining output that admission expects a running request to produce.
 
-    Decode steps since the last retraction or idle moment are counted, not subtracted one by one, so that many at once
-    give what they give one after the other.
+    Decode steps since the last retraction or idle moment are counted, not subtracted one by one, so that a macro-step
+    gives the same value as its steps one by one.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -65,17 +65,17 @@ class NewTokenRatio:
         self._decays = 0
 
     def decay(self, steps: int = 1) -> None:
-        """Decode steps went by without a retraction."""
+        """Lower the ratio for decode steps without a retraction."""
         self._decays += steps
         self.value = max(self._base - self._decays * self.step, self.floor)
 
     def learn(self, kept: list[Request]) -> None:
-        """A retraction happened: expect what the kept requests have shown so far."""
-        said = sum(request.n_out for request in kept) + RETRACT_STEPS * len(kept)
-        self._set(min(1.0, said / (sum(request.max_new_tokens for request in kept) + 1)))
+        """Set the ratio after a retraction to the share that the kept requests have produced so far."""
+        produced = sum(request.n_out for request in kept) + RETRACT_STEPS * len(kept)
+        self._set(min(1.0, produced / (sum(request.max_new_tokens for request in kept) + 1)))
 
     def reset(self) -> None:
-        """The scheduler became idle (rule 3)."""
+        """Return to the start value, as the scheduler became idle (rule 3)."""
         self._set(self._start)
 
     def _set(self, value: float) -> None:

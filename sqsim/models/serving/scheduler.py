@@ -1,7 +1,7 @@
 """The scheduler: one round forms one batch, as SGLang 0.5.23 does (RULES.md).
 
 Where each rule lives:
-    scheduler.py        1-8 the round, what is tried when, rows; 20-24 mixed chunks, decode, stop tokens seen late;
+    scheduler.py        1-8 the round, its order, rows; 20-24 mixed chunks, decode, stop tokens seen late;
                        29, 42-44 results, aborts, no overlap
     admission.py       9-15, 17-19 the admission test and chunks; 32 (refresh), 37 queue order; 38 window test
     kv_cache.py        10, 25-28, 31 matching, publishing, freeing, reclaiming; 39-41 for rows
@@ -30,11 +30,11 @@ __all__ = ["Batch", "Limits", "PrefillRow", "Result", "Round", "Scheduler", "Usa
 
 
 class Scheduler:
-    """Forms batches round by round.
+    """The scheduler, which forms batches round by round.
 
     Round k is `next_batch()`, then the launch, then `process_result` of batch k-1 (with overlap) or k (without).
-    `ended` collects requests that ended elsewhere than in a result: aborted in the queue or between two chunks, or
-    out of memory when alone; the caller empties it.
+    `ended` collects requests that ended without a result: aborted in the queue or between two chunks, or out of memory
+    when alone; the caller empties it.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -49,10 +49,10 @@ class Scheduler:
         self._order = QueueOrder(self.kv, limits)
         self._ratio = NewTokenRatio(limits)
         self._last: Batch | None = None  # the batch of the previous round
-        self._unprocessed: list[Batch] = []  # batches whose results are not in yet, oldest first
+        self._unprocessed: list[Batch] = []  # batches whose results are pending, oldest first
         self._launched = 0
         self._abort_chunk = False
-        self._left = False  # did a running request end since the last round?
+        self._left = False  # a running request has ended since the last round
 
     @property
     def ratio(self) -> float:
@@ -61,33 +61,33 @@ class Scheduler:
 
     @property
     def refresh_calls(self) -> int:
-        """The phase of the 32-pass counter (rule 32); settable, for logs that leave out idle rounds."""
+        """Phase of the 32-pass counter (rule 32); settable, for logs that leave out idle rounds."""
         return self._order.refresh_calls
 
     @refresh_calls.setter
     def refresh_calls(self, calls: int) -> None:
         self._order.refresh_calls = calls
 
-    # What comes from outside.
+    # Calls from outside.
 
     def submit(self, request: Request) -> None:
         """Append a request to the queue; its `max_new_tokens` is capped so that it fits when alone (rule 13)."""
         room = self.limits.room(request.n_in, self.kv.sessions.shift(request.asked.session))
         request.max_new_tokens = max(0, min(request.max_new_tokens, room))
-        # With a cap of 0 the first token still comes out, and ends it.
-        request.ends_at = max(1, min(request.says, request.max_new_tokens))
+        # With a cap of 0 the request still produces its first token, and ends with it.
+        request.ends_at = max(1, min(request.output_tokens, request.max_new_tokens))
         request.quiet_until = min(request.ends_at - 1, request.max_new_tokens - 2)
-        assert not request.asked.ignore_eos or request.says >= request.max_new_tokens, (
-            f"request {request.asked.rid} ignores stop tokens but says {request.says} < {request.max_new_tokens} tokens"
+        assert not request.asked.ignore_eos or request.output_tokens >= request.max_new_tokens, (
+            f"request {request.asked.rid} ignores stop tokens and ends after {request.output_tokens} < {request.max_new_tokens} tokens"
         )
         if request.asked.session is not None:
             self.kv.sessions.expect(request)
         self.waiting.append(request)
 
     def abort(self, rid: str) -> None:
-        """End every request whose rid starts with this one, as SGLang matches them (rule 42).
+        """Abort every request whose rid starts with this one, as SGLang matches them (rule 42).
 
-        Waiting ones end at once, the chunked one in the next round, running ones with their next result.
+        Waiting requests end at once, the chunked one in the next round, running ones with their next result.
         """
         if self.chunked is not None and self.chunked.asked.rid.startswith(rid):
             self._abort_chunk = True
@@ -104,28 +104,28 @@ class Scheduler:
                 request.aborting, request.ends_at, request.quiet_until = True, 0, -1
 
     def close_session(self, session: str) -> None:
-        """Free a session's KV and its hold on the prompt; at the end of its turn or forks if one is unfinished."""
+        """Free a session's KV and its lock on the prompt, once its unfinished turn and forks have ended."""
         self.kv.sessions.close(session)
 
     def drop(self, session: str, spans: Sequence[tuple[int, int]]) -> int:
-        """Cut spans out of an idle session's row in place; returns the tokens freed, 0 when it has lost its KV."""
+        """Cut spans out of an idle session's row in place; returns the tokens freed, 0 when the session lost its KV."""
         return self.kv.sessions.drop(session, spans)
 
     def pin(self, session: str, *, pinned: bool) -> None:
-        """Whether an idle session may not be released."""
+        """Pin an idle session, so that it is not released, or unpin it."""
         (self.kv.sessions.pin if pinned else self.kv.sessions.unpin)(session)
 
     def session_tokens(self, session: str) -> int:
-        """Tokens in the row that this session holds, 0 when it has lost its KV."""
+        """Count the tokens in a session's row, 0 when the session has lost its KV."""
         held = self.kv.sessions.get(session)
         return 0 if held is None else held.row.length
 
     def has_session(self, session: str) -> bool:
-        """Whether this session holds KV now."""
+        """Whether a session holds KV now."""
         return self.kv.sessions.get(session) is not None
 
     def became_idle(self) -> None:
-        """Nothing runs and nothing waits (rule 3)."""
+        """Reset the new-token ratio, as no request runs or waits (rule 3)."""
         self._ratio.reset()
 
     # One round.
@@ -150,7 +150,7 @@ class Scheduler:
         return batch
 
     def _settle(self) -> None:
-        """Fold the previous batch in: publish its chunk, take over its prefill rows, drop what ended (rule 4a-c)."""
+        """Merge the previous batch: publish its chunk, take over its prefill rows, drop ended requests (rule 4a-c)."""
         chunk = self.chunked
         if chunk is not None and self._abort_chunk:
             chunk.finish = "abort"
@@ -163,7 +163,7 @@ class Scheduler:
             chunk.prefix = chunk.extend_end
         last = self._last
         if not self.running:
-            self.full = False  # rule 7: the flag belonged to a list that a new one replaces
+            self.full = False  # rule 7: the flag belonged to a running list that is now replaced
         if last is not None and last.mode != "decode":
             joining = [
                 r for r in last.requests if r.finish is None and r is not chunk and r is not last.chunked
@@ -234,10 +234,10 @@ class Scheduler:
                 return
 
     def _seat(self, admitted: list[Request], request: Request) -> bool:
-        """Whether there is a row for one more request (rules 6, 8).
+        """Find a row for one more request; returns whether there is one (rules 6, 8).
 
-        SGLang counts a new row for a session's turn although it brings its own; with the plugin it does not, and an
-        idle session may go to make a row free.
+        SGLang counts a new row for a session's turn although the turn has its own. With the plugin it does not, and an
+        idle session may be released to free a row.
         """
         if len(admitted) >= self.limits.max_running - len(self.running):
             return False
@@ -250,7 +250,7 @@ class Scheduler:
         return brings_row or self.kv.release_oldest(request)
 
     def _ride_along(self, batch: Batch) -> None:
-        """Mixed chunk: the running requests add one token each to a prefill batch, if that fits (rule 20)."""
+        """Add one token of each running request to a prefill batch, if that fits (mixed chunk, rule 20)."""
         riding = self._without_finishing()
         if riding and self.kv.room_for_decode(riding):
             batch.mode, batch.requests = "mixed", batch.requests + riding
@@ -258,7 +258,7 @@ class Scheduler:
             self.running = []
 
     def _decode(self) -> Batch | None:
-        """One token for every running request, retracting some if need be (rules 21-24, 34)."""
+        """Form a batch of one token for every running request; retract some if memory is short (rules 21-24, 34)."""
         before = len(self.running)
         running = self._without_finishing()
         if not running:
@@ -266,7 +266,7 @@ class Scheduler:
         if self.kv.room_for_decode(running):
             self._ratio.decay()
         elif len(running) < before:
-            return None  # what the requests about to finish give back is awaited
+            return None  # wait for the slots of the requests that are about to finish
         else:
             running, retracted, failed = retract(self.kv, running)
             self.round.retracted = retracted
@@ -282,7 +282,7 @@ class Scheduler:
         return batch
 
     def _without_finishing(self) -> list[Request]:
-        """Running requests whose pending result will not end them by length; the others leave (rule 22)."""
+        """Keep the running requests whose pending result will not end them by length (rule 22)."""
         if self.limits.overlap and self._unprocessed:
             number = self._unprocessed[-1].number
             staying = [
@@ -301,7 +301,7 @@ class Scheduler:
         return Batch(mode, number, requests)
 
     def _advance(self, batch: Batch, requests: list[Request]) -> None:
-        """Take one slot for every request and count what the step reads."""
+        """Take one slot for every request, and count the KV that the step reads."""
         kv, pool, page = self.kv, self.kv.pool, self.limits.page_size
         hybrid, reach = pool.hybrid, pool.window + SLIDE_INTERVAL
         number, lengths = batch.number, batch.lengths
@@ -345,13 +345,13 @@ class Scheduler:
             if request.finish is not None or request.retracted:
                 continue
             if request.n_out and request.n_out + 1 < request.ends_at:
-                request.n_out += 1  # neither its first token nor its last: nothing else to do
+                request.n_out += 1  # neither the first token nor the last: nothing else to do
             else:
                 self._commit(request, result)
         return result
 
     def _commit(self, request: Request, result: Result) -> None:
-        """One more token is out."""
+        """Count one more output token of a request, and finish the request if it was the last."""
         request.n_out += 1
         if request.n_out == 1:
             result.started.append(request)
@@ -360,7 +360,7 @@ class Scheduler:
         if request.aborting:
             request.finish = "abort"
         else:
-            by_stop = not request.asked.ignore_eos and request.says < request.max_new_tokens
+            by_stop = not request.asked.ignore_eos and request.output_tokens < request.max_new_tokens
             request.finish = "stop" if by_stop else "length"
         self._left = True
         self.kv.finish(request)
@@ -369,7 +369,7 @@ class Scheduler:
     # Accounts.
 
     def usage(self) -> Usage:
-        """Who holds the pool now; costs no walk."""
+        """Count the slots of the pool by holder, without a walk through the tree."""
         kv, pool, sessions = self.kv, self.kv.pool, self.kv.sessions
         idle = sessions.idle_tokens + (sessions.closed_tokens() if sessions.closed else 0)
         aux = sum([pool.owned(request.row) for request in kv.aux if request.row is not None]) if kv.aux else 0
@@ -378,15 +378,15 @@ class Scheduler:
         return Usage(pool.kv_capacity - idle - aux - evictable - free, idle, aux, evictable, free, swa_used)
 
     def check(self) -> None:
-        """Audit every account by an independent walk; an AssertionError names what is off (law 2)."""
-        # Rule 22: who is about to end has left the running list and still holds its row.
+        """Audit every account by an independent walk; an AssertionError names the wrong account (law 2)."""
+        # Rule 22: a request that is about to end has left the running list and still holds its row.
         ending = [
             request for batch in self._unprocessed for request in batch.requests if request.row is not None
         ]
         audit(self.kv, self.waiting, list(dict.fromkeys(self._in_flight() + ending)), self.limits)
 
     def _in_flight(self) -> list[Request]:
-        """Requests that hold KV: running, just prefilled, or between two chunks."""
+        """List the requests that hold KV: running, just prefilled, or between two chunks."""
         requests = list(self.running)
         if self._last is not None:
             requests += self._last.requests

@@ -1,10 +1,10 @@
-"""Streaming sessions: a conversation keeps its row between turns (rule 36), and what our plugin adds.
+"""Streaming sessions, in which a conversation keeps its row between turns (rule 36), with the plugin's additions.
 
 A session holds a row from its first turn's first allocation until it closes. It is *busy* while a turn runs on the
-row, else *idle*. SGLang pins idle sessions; the plugin can *release* them, *drop* spans of them in place, and lets an
-aux request *fork* them: read the row up to a point and own only what it adds behind it. A fork holds a reference from
-its admission until it ends or is retracted; meanwhile the session is neither dropped nor released, and what is left
-of it when it is closed, aborted or retracted is what its forks read.
+row, else *idle*. SGLang pins idle sessions. The plugin can *release* them, *drop* spans of them in place, and lets an
+aux request *fork* them: a fork reads the row up to a point and owns only the tokens that it adds after it. A fork
+holds a reference from its admission until it ends or is retracted; meanwhile the session is neither dropped nor
+released. If the session is closed, aborted or retracted meanwhile, the part that its forks read stays.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from sqsim.models.serving.tokens import Tokens, common_prefix, concat, split
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """A session that holds a row. `content`: the tokens the row holds, and those its turn is about to add."""
+    """A session that holds a row. `content`: the tokens in the row, and those that its turn is about to add."""
 
     name: str
     row: Row
     content: Tokens
-    publishes: bool  # does its running (first) turn still put its prompt into the tree?
+    publishes: bool  # its running (first) turn still puts its prompt into the tree
     turn: Request | None  # the turn that runs on the row
-    shift: int = 0  # tokens dropped from the row, which positions go on counting
+    shift: int = 0  # tokens dropped from the row; positions still count them
     forks: list[Request] = field(default_factory=list)  # aux requests that read the row
 
     def holds(self, context: Tokens, tokens: int) -> int:
-        """How many of the first `tokens` tokens of a context the row has."""
+        """Count how many of the first `tokens` tokens of a context the row has."""
         return min(tokens, self.row.length, common_prefix(self.content, context))
 
 
@@ -49,14 +49,14 @@ class Sessions:
         self.closed: list[Session] = []  # closed, or lost by their turn, while a fork was reading
         self._publish: dict[
             str, int | None
-        ] = {}  # how much of the prompt a session may publish, from its first turn
+        ] = {}  # tokens of the prompt that a session may publish, from its first turn
         self.idle_tokens = 0  # slots that rows of idle sessions own
-        self._pinned: set[str] = set()  # idle, and not to be released
+        self._pinned: set[str] = set()  # idle sessions that must not be released
 
     # Turns.
 
     def expect(self, request: Request) -> None:
-        """A turn or a fork was submitted."""
+        """Register a submitted turn or fork."""
         name = request.asked.session
         assert name is not None
         if request.asked.role == "aux":
@@ -71,11 +71,11 @@ class Sessions:
             self._publish[name] = request.asked.publish_tokens
 
     def get(self, name: str | None) -> Session | None:
-        """The session that holds a row under this name."""
+        """Find the session of this name that holds a row."""
         return None if name is None else self._slots.get(name)
 
     def lend(self, session: Session, request: Request) -> int:
-        """Tokens of the row the next turn continues from; frees what lies behind them (rule 36)."""
+        """Return the tokens of the row that the next turn continues from, and free the slots after them (rule 36)."""
         row = session.row
         prefix = min(row.length, request.known - 1)
         assert session.holds(request.context, prefix) == prefix, (
@@ -91,12 +91,12 @@ class Sessions:
         return prefix
 
     def resume(self, session: Session, request: Request) -> None:
-        """A later turn was admitted: the session is busy."""
+        """Make the session busy with a later turn that was admitted."""
         self._wake(session)
         session.turn, session.content = request, request.context
 
     def start(self, request: Request) -> None:
-        """A first turn gets its slots: its row becomes the session's."""
+        """Open the session with the row of its first turn, which now gets its slots."""
         assert request.asked.session is not None
         assert request.row is not None
         assert request.asked.session not in self._slots, f"session {request.asked.session} has a row already"
@@ -104,16 +104,16 @@ class Sessions:
         self._slots[session.name] = request.lender = session
 
     def shift(self, name: str | None) -> int:
-        """Tokens dropped from a session's row, 0 without one: positions go on behind them."""
+        """Return the tokens dropped from a session's row, 0 without a row; positions still count them."""
         session = self.get(name)
         return 0 if session is None else session.shift
 
     def publish_limit(self, request: Request) -> int | None:
-        """How much of its prompt a turn may publish; None: all of it."""
+        """Return the tokens of its prompt that a turn may publish; None: all of them."""
         return None if request.asked.session is None else self._publish.get(request.asked.session)
 
     def keep(self, session: Session, length: int) -> None:
-        """A turn ended or was retracted: the session keeps the row, cut to `length` tokens."""
+        """Keep the row of a turn that ended or was retracted, cut to `length` tokens."""
         row = session.row
         if row.length > length:
             if self._pool.page > 1 and row.slid > length:
@@ -124,9 +124,9 @@ class Sessions:
         self._rest(session)
 
     def lose(self, session: Session) -> bool:
-        """A turn lost its KV (abort; retraction with the plugin), and the session its row.
+        """Take the row from a session whose turn lost its KV (abort; retraction with the plugin).
 
-        Returns whether nobody reads it; it is then the caller's to free.
+        Returns True if no fork reads the row; the caller then frees it.
         """
         session.publishes, session.turn = False, None
         del self._slots[session.name]
@@ -135,7 +135,7 @@ class Sessions:
         return not session.forks
 
     def finish(self, request: Request) -> None:
-        """A turn or fork will not come back: carries out a close that waited for it."""
+        """Unregister a turn or fork that has ended, and carry out a close that waited for it."""
         name = request.asked.session
         assert name is not None
         if request.asked.role == "aux":
@@ -153,14 +153,14 @@ class Sessions:
     # Forks.
 
     def readable(self, request: Request) -> int:
-        """Tokens of the session's row that a fork can read: whole pages, with a live window before their end."""
+        """Count the tokens of the session's row that a fork can read: whole pages, with a live window before their end."""
         session = self.get(request.asked.session)
         if session is None or request.asked.fork_tokens is None:
             return 0
         row = session.row
         tokens = session.holds(request.context, min(request.asked.fork_tokens, request.known - 1))
         if session.publishes and row.shared < self._pool.floor(self._published(session)):
-            tokens = min(tokens, row.shared)  # publishing may yet put other slots in place of the row's own
+            tokens = min(tokens, row.shared)  # publishing may still replace the row's own slots by others
         tokens = self._pool.floor(tokens)
         if self._pool.hybrid:
             unread = max(tokens - self._pool.window, row.shared)
@@ -169,11 +169,11 @@ class Sessions:
         return tokens
 
     def fork(self, session: Session, request: Request) -> None:
-        """A fork was admitted."""
+        """Note an admitted fork as a reader of the session."""
         session.forks.append(request)
 
     def unfork(self, request: Request) -> None:
-        """A fork gave up its KV: it ended, was aborted or retracted."""
+        """Remove a fork that gave up its KV: it ended, was aborted or retracted."""
         session = request.lender
         assert session is not None
         session.forks.remove(request)
@@ -183,11 +183,11 @@ class Sessions:
             self._free(session)
 
     def window_floor(self, name: str) -> int | None:
-        """The lowest position whose window slots a fork of this session still needs: admitted, waiting or announced."""
+        """Find the lowest position whose window slots a fork of this session needs: admitted, waiting or announced."""
         reads = [fork.asked.fork_tokens or 0 for fork in self._forks.get(name, ())]
         if (
             name in self._slots
-        ):  # an admitted fork reads what the row held then, which may be less than it asked for
+        ):  # an admitted fork reads the tokens that the row held then, possibly fewer than it asked for
             reads += [fork.row.shared for fork in self._slots[name].forks if fork.row is not None]
         if name in self._announced:
             reads.append(self._announced[name])
@@ -196,7 +196,7 @@ class Sessions:
     # Between turns.
 
     def close(self, name: str) -> None:
-        """Free the session; deferred while a turn is unfinished (SGLang) or a fork reads it (the plugin)."""
+        """Free the session, at once or when its unfinished turn (SGLang) and its forks (the plugin) have ended."""
         if name in self._turns:
             self._closing.add(name)
             return
@@ -211,23 +211,23 @@ class Sessions:
             self._free(session)
 
     def releasable(self, spare: Request | None = None) -> list[Session]:
-        """Idle sessions nobody reads or pins, least recently used first, but for the one that `spare` runs on or forks."""
+        """List idle sessions without forks and pins, least recently used first, except the session of `spare`."""
         own = None if spare is None else spare.asked.session
         idle = [session for session in self._idle.values() if not session.forks and session.name != own]
         return [session for session in idle if session.name not in self._pinned] if self._pinned else idle
 
     def pin(self, name: str) -> None:
-        """An idle session is not released until `unpin`, or until its next turn is admitted."""
+        """Protect an idle session from release until `unpin`, or until its next turn is admitted."""
         if name in self._idle:
             self._pinned.add(name)
 
     def unpin(self, name: str) -> None:
-        """It may be released again."""
+        """Allow a session to be released again."""
         self._pinned.discard(name)
 
     @property
     def pins(self) -> int:
-        """How many sessions are pinned."""
+        """Number of pinned sessions."""
         return len(self._pinned)
 
     def release(self, session: Session) -> None:
@@ -239,7 +239,7 @@ class Sessions:
     def drop(self, name: str, spans: Sequence[tuple[int, int]]) -> int:
         """Cut spans [start, stop) out of an idle session's row in place; returns the tokens freed.
 
-        Full-attention slots go at once; of the window slots only those that are still live.
+        Full-attention slots are freed at once; of the window slots only those that are still live.
         """
         session = self._slots.get(name)
         if session is None or not spans:
@@ -272,19 +272,19 @@ class Sessions:
         return tokens
 
     def rows(self) -> list[Row]:
-        """Every row a session holds."""
+        """List the rows of all sessions, closed ones included."""
         return [session.row for session in (*self._slots.values(), *self.closed)]
 
     def named_rows(self) -> dict[str, Row]:
-        """The rows of the open sessions."""
+        """Return the rows of the open sessions by name."""
         return {name: session.row for name, session in self._slots.items()}
 
     def closed_tokens(self) -> int:
-        """Slots of closed sessions that a fork still reads."""
+        """Count the slots of closed sessions that forks still read."""
         return sum(self._pool.owned(session.row) for session in self.closed)
 
     def check(self) -> None:
-        """What must hold between any two events."""
+        """Assert the invariants that hold between any two events."""
         for name, session in self._slots.items():
             assert session.name == name
             assert (name in self._idle) == (session.turn is None), f"session {name} is neither idle nor busy"
@@ -299,13 +299,13 @@ class Sessions:
         assert all(session.forks for session in self.closed), "a closed session outlived its forks"
 
     def _published(self, session: Session) -> int:
-        """How many tokens of a running first turn go into the tree."""
+        """Count the tokens of a running first turn that go into the tree."""
         assert session.turn is not None
         limit = self._publish.get(session.name)
         return session.turn.n_in if limit is None else limit
 
     def _leave(self, session: Session) -> None:
-        """Nobody continues a row any more: what its forks read of it stays."""
+        """Cut the row of a session that no turn continues to the part that its forks read."""
         row = session.row
         self._pool.trim(
             row, max(row.shared, *(fork.row.shared for fork in session.forks if fork.row is not None))

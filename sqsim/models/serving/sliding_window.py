@@ -1,11 +1,12 @@
 """The radix tree of a hybrid sliding-window pool (rules 38-41).
 
-Beside full-attention slots a node may hold the window slots of its tokens: all of them or none ("dead"). A prefix is
-reusable only where `window` tokens with window slots lie before it, so a lock holds just that much of the path's end.
+In addition to full-attention slots a node may hold the window slots of its tokens: all of them or none ("dead"). A
+prefix is reusable only where the `window` tokens before its end have window slots, so a lock holds only that part of
+the path's end in the window pool.
 
-Window slots have their own recency list, most recent first, of the nodes that have them; a match or an insertion
-moves its end node and the ancestors within a window (and a page) to the front, the node first. Under window pressure
-the list is walked from its old end: a leaf that nobody holds goes as a whole, an inner node only loses its window.
+The nodes with window slots form a recency list of their own, most recent first. A match or an insertion moves its end
+node and the ancestors within a window (and a page) to the front, the end node first. Under window pressure the list is
+walked from its old end: a leaf without a lock is evicted as a whole, an inner node loses only its window slots.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sqsim.models.serving.tokens import Tokens
 
 
 class WindowTree(RadixTree):
-    """A radix tree with window slots; `window` tokens before a position make it reusable."""
+    """A radix tree with window slots; `window` tokens with window slots before a position make it reusable."""
 
     def __init__(self, page: int, window: int) -> None:
         self._window = window
@@ -30,7 +31,7 @@ class WindowTree(RadixTree):
         self.root.window_locks = 1
 
     def lock(self, node: Node) -> Lock:
-        """Hold the path in the full pool, and a window of it (whole nodes) in the window pool."""
+        """Lock the path in the full pool, and a window of its end (whole nodes) in the window pool."""
         super().lock(node)
         covered = 0
         held = node
@@ -41,7 +42,7 @@ class WindowTree(RadixTree):
         return Lock(node, covered)
 
     def unlock(self, lock: Lock) -> None:
-        """Undo a lock; splits since then cut nodes, but the tokens that were covered are the same."""
+        """Undo a lock; splits since then divided nodes, but the covered tokens are the same."""
         covered = lock.window
         held = lock.node
         while covered > 0:
@@ -52,7 +53,7 @@ class WindowTree(RadixTree):
         super().unlock(lock)
 
     def unlocked_window(self, node: Node) -> int:
-        """Evictable window slots that a lock on `node` would withdraw."""
+        """Count the evictable window slots that a lock on `node` would withdraw."""
         tokens = covered = 0
         while node.parent is not None and covered < self._window:
             if node.live and not node.window_locks:
@@ -62,7 +63,7 @@ class WindowTree(RadixTree):
         return tokens
 
     def window_victims(self) -> Iterator[Node]:
-        """Nodes with window slots nobody holds, oldest first; the caller evicts each before it asks for the next."""
+        """Iterate over nodes with unlocked window slots, oldest first; the caller evicts each before it takes the next."""
         node = self._older_end(self._ends)
         while node is not self._ends:
             following = self._older_end(node)
@@ -70,7 +71,7 @@ class WindowTree(RadixTree):
             node = following
 
     def evict_window(self, node: Node) -> None:
-        """Free a node's window slots only."""
+        """Free only a node's window slots."""
         self.window_evictable -= node.tokens
         node.live = False
         self._unlink(node)
@@ -81,7 +82,7 @@ class WindowTree(RadixTree):
         self._remove(node)
 
     def live_nodes(self) -> Iterator[Node]:
-        """The recency list, most recent first."""
+        """Iterate over the recency list, most recent first."""
         node = self._ends.older
         while node is not self._ends:
             yield node
@@ -90,7 +91,7 @@ class WindowTree(RadixTree):
     # The hooks of RadixTree.
 
     def _found(self, node: Node, matched: int) -> Match:
-        """The deepest node of the path so that a window before its end is live, or everything from the root."""
+        """Find the deepest node of the path whose end has a live window before it, or a live path from the root."""
         usable, tokens = node, matched
         live = 0
         at, start = node, matched
@@ -111,7 +112,7 @@ class WindowTree(RadixTree):
         return upper
 
     def _overlap(self, node: Node, start: int, slid: int) -> int:
-        """The tree has [start, start + n) already: how many of the row's window slots there are superfluous.
+        """Count the row's window slots that duplicate those of a node from `start` on.
 
         A dead node takes over the row's live window slots instead.
         """
@@ -125,7 +126,7 @@ class WindowTree(RadixTree):
         return 0
 
     def _grow(self, parent: Node, first: Hashable, key: Tokens, tokens: int, start: int, slid: int) -> Node:
-        """A new leaf: what slid out is dead, and the last window is a node of its own so that locking it is cheap."""
+        """Add a leaf: the part that slid out is dead, and the last window is a node of its own, which is cheap to lock."""
         leaf = super()._grow(parent, first, key, tokens, start, slid)
         live_from = max(start, slid)
         if live_from < start + tokens:
@@ -144,12 +145,12 @@ class WindowTree(RadixTree):
 
     def _touch(self, node: Node) -> None:
         super()._touch(node)
-        behind, covered = self._ends, 0
+        newer, covered = self._ends, 0
         while node.parent is not None and covered < self._window + self._page:
             if node.live:
                 self._unlink(node)
-                self._link(node, behind)
-                behind = node
+                self._link(node, newer)
+                newer = node
             covered += node.tokens
             node = node.parent
 
@@ -177,18 +178,18 @@ class WindowTree(RadixTree):
 
     # The recency list.
 
-    def _link(self, node: Node, behind: Node) -> None:
-        """Insert a node as the next older one behind another."""
-        node.newer, node.older = behind, behind.older
-        behind.older.newer = node
-        behind.older = node
+    def _link(self, node: Node, newer: Node) -> None:
+        """Insert a node into the list directly after the node `newer`."""
+        node.newer, node.older = newer, newer.older
+        newer.older.newer = node
+        newer.older = node
 
     def _unlink(self, node: Node) -> None:
         node.newer.older, node.older.newer = node.older, node.newer
         del node.newer, node.older
 
     def _older_end(self, node: Node) -> Node:
-        """The next newer node nobody holds, or the end."""
+        """Find the next newer node without a window lock, or the end of the list."""
         node = node.newer
         while node is not self._ends and node.window_locks:
             node = node.newer

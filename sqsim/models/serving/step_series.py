@@ -1,8 +1,8 @@
-"""Sums over steps of which each takes a little longer than the one before, in closed form.
+"""Closed-form sums over steps that each take a constant time longer than the step before.
 
 A decode step's time is affine in what its rows read (step_cost.py), and every row reads one token more each step: step j of a
-fixed batch takes `base_s + j * more_s`. Counts stay integers up to the last product, so that with coefficients that
-are dyadic rationals every sum is exact, whichever way it is taken.
+fixed batch takes `base_s + j * more_s`. Counts stay integers up to the last product. So with coefficients that are
+dyadic rationals every sum is exact, in closed form as step by step.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class StepSeries(NamedTuple):
     more_s: float
 
     def total_s(self, steps: int) -> float:
-        """Seconds of the first `steps` steps."""
+        """Sum the seconds of the first `steps` steps."""
         return steps * self.base_s + steps * (steps + 1) // 2 * self.more_s
 
     def steps_before(self, start_s: float, due_s: float, at_most: int) -> int:
-        """How many steps, begun at `start_s`, end before `due_s`; at most so many."""
+        """Count the steps that end before `due_s` when the first begins at `start_s`; at most `at_most`."""
         if start_s + self.total_s(at_most) < due_s:
             return at_most
         half, seconds = self.more_s / 2, due_s - start_s
@@ -36,21 +36,21 @@ class StepSeries(NamedTuple):
         return steps
 
     def held_token_s(self, steps: int, held: int, page: int, crossings: Mapping[int, int]) -> float:
-        """Token-seconds: the sum over the steps of the tokens held in each, times its seconds.
+        """Sum, over the steps, the tokens held in a step times its seconds: token-seconds.
 
-        `held` before step 1. `crossings`: step -> rows that take a page in it, and again every `page` steps.
+        `held`: tokens before step 1. `crossings`: step -> rows that take a page in it, and again every `page` steps.
         """
         whole_s = self.total_s(steps)
         token_s = held * whole_s
         for first, rows in crossings.items():
             pages = (steps - first) // page + 1
             if pages > 0:
-                # Page k is held from step first + k * page on: all seconds but those of the steps before.
+                # Page k is held from step first + k * page on: all seconds except those of earlier steps.
                 token_s += rows * page * (pages * whole_s - self._sum_of_totals_s(first - 1, page, pages))
         return token_s
 
     def _sum_of_totals_s(self, first: int, stride: int, terms: int) -> float:
-        """Sum of `total_s(first + k * stride)` for k from 0 to terms - 1."""
+        """Sum `total_s(first + k * stride)` for k from 0 to terms - 1."""
         ones = terms * (terms - 1) // 2
         squares = ones * (2 * terms - 1) // 3
         linear = terms * first + stride * ones

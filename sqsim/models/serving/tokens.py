@@ -1,7 +1,7 @@
-"""Token sequences as runs, so that comparing two contexts costs segments and not tokens.
+"""Token sequences as runs, so that the cost of comparing two contexts grows with segments, not tokens.
 
 A *segment* is a piece of text that enters contexts as a whole: a question, one turn's reasoning, one tool
-response. Tokens of one segment are told apart by their index, tokens of two segments always differ
+response. Tokens of one segment differ by their index, tokens of two segments always differ
 (SPEC.md: "a prefix never matches by accident"). A `Run` is `segment[start:stop]`; `Tokens` is a tuple of
 runs in normal form: no run is empty, and no run continues its predecessor. Two sequences hold the same
 tokens exactly when they are equal.
@@ -28,22 +28,22 @@ Tokens = tuple[Run, ...]
 
 
 def whole(segment: int, tokens: int) -> Tokens:
-    """A whole segment of that many tokens; the empty sequence for 0."""
+    """Make a sequence of one whole segment of `tokens` tokens; the empty sequence for 0."""
     return (Run(segment, 0, tokens),) if tokens else ()
 
 
 def literal(token_ids: Iterable[int]) -> Tokens:
-    """A sequence of recorded token ids, each its own one-token segment."""
+    """Make a sequence of recorded token ids, each a one-token segment of its own."""
     return tuple(Run(token_id, 0, 1) for token_id in token_ids)
 
 
 def count(tokens: Tokens) -> int:
-    """Length in tokens."""
+    """Count the tokens of a sequence."""
     return sum([stop - start for _, start, stop in tokens])
 
 
 def normal(runs: Iterable[Run]) -> Tokens:
-    """Non-empty runs in normal form."""
+    """Bring non-empty runs into normal form."""
     joined: list[Run] = []
     for run in runs:
         if joined and joined[-1].segment == run.segment and joined[-1].stop == run.start:
@@ -54,7 +54,7 @@ def normal(runs: Iterable[Run]) -> Tokens:
 
 
 def concat(*parts: Tokens) -> Tokens:
-    """The parts, each in normal form, one after the other in normal form."""
+    """Join parts in normal form to one sequence in normal form."""
     joined: list[Run] = []
     for part in parts:
         if joined and part:
@@ -67,7 +67,7 @@ def concat(*parts: Tokens) -> Tokens:
 
 
 def split(tokens: Tokens, at: int) -> tuple[Tokens, Tokens]:
-    """The first `at` tokens and the rest; `at` beyond either end gives an empty side."""
+    """Split a sequence into its first `at` tokens and the rest; `at` beyond either end gives an empty side."""
     if at <= 0:
         return (), tokens
     left = at
@@ -84,7 +84,7 @@ def split(tokens: Tokens, at: int) -> tuple[Tokens, Tokens]:
 
 
 def place(tokens: Tokens, total: int, at: int) -> tuple[int, int]:
-    """(index of the run, tokens into it) of token `at` of `total`; found from the end, where conversations go on."""
+    """Find token `at` of `total` as (index of the run, tokens into it); searched from the end, where contexts grow."""
     index, left = len(tokens), total - at
     while left > 0:
         index -= 1
@@ -94,7 +94,7 @@ def place(tokens: Tokens, total: int, at: int) -> tuple[int, int]:
 
 
 def common_prefix(a: Tokens, b: Tokens) -> int:
-    """How many leading tokens are the same in both."""
+    """Count the leading tokens that two sequences share."""
     shared = 0
     for left, right in zip(a, b, strict=False):
         if left == right:
@@ -107,10 +107,10 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
 
 
 class Segments:
-    """Names segments of one run: a fresh one for private text, one a name for text that tasks share.
+    """The segments of one run: a fresh one for private text, one a name for text that tasks share.
 
-    `recorded` holds the token ids of the segments that were recorded with them. A simulation tells tokens apart by
-    their segments and never asks; a server needs ids.
+    `recorded` holds the token ids of the segments that were recorded with ids. A simulation compares segments and never
+    uses the ids; a real server needs them.
     """
 
     def __init__(self) -> None:
@@ -119,14 +119,14 @@ class Segments:
         self._shared: dict[str, int] = {}
 
     def fresh(self, token_ids: Sequence[int] | None = None) -> int:
-        """A segment that nothing else holds, and its recorded ids."""
+        """Make a segment that no other text shares, and keep its recorded ids."""
         self._next += 1
         if token_ids is not None:
             self.recorded[self._next] = token_ids
         return self._next
 
     def shared(self, name: str, token_ids: Sequence[int] | None = None) -> int:
-        """The segment of that name: the same one at every call."""
+        """Find or make the segment of a name; every call returns the same one."""
         segment = self._shared.get(name)
         if segment is None:
             segment = self._shared[name] = self.fresh(token_ids)

@@ -196,14 +196,14 @@ def evict(self, view):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"evict": evict}, "it evicts and does not say what follows an eviction; add the key `after_eviction"),
-        ({"spawn_aux": evict}, "it evicts and does not say what follows an eviction"),
+        ({"evict": evict}, "it evicts, but does not declare after_eviction; add the key `after_eviction"),
+        ({"spawn_aux": evict}, "it evicts, but does not declare after_eviction"),
         ({"notes": {"after_eviction": str}, "after_eviction": "reprefill"}, "after_eviction allows"),
         ({"notes": {"after_eviction": Literal["vanish"]}, "after_eviction": "vanish"}, r"after_eviction allows \('vanish',\)"),
         ({"notes": {"after_eviction": AfterEviction}, "after_eviction": "reprefill", "spawn_aux": evict},
-         "it starts aux threads and does not say what decides on them; override scripted"),
-        ({"summarise": evict}, "it sends requests of its own and does not say what they declare; override aux"),
-        ({"hold_s": property(lambda _: 3.0)}, "it holds sessions .* override needs_sessions"),
+         "it starts aux threads, but nothing decides what they name; override scripted"),
+        ({"summarise": evict}, "it sends requests of its own, but does not declare their options; override aux"),
+        ({"hold_s": property(lambda _: 3.0)}, "it overrides hold_s, .* override needs_sessions"),
         ({"notes": {"n": int}}, "key 'n' has no default"),
         ({"notes": {"name": str}}, "its name is not one word; declare `name"),
     ],
@@ -214,7 +214,7 @@ def test_a_class_that_leaves_something_open_is_refused(content, message):
 
 
 def test_a_policy_that_takes_anothers_eviction_is_checked_as_that():
-    with pytest.raises(PolicyError, match="does not say what follows"):
+    with pytest.raises(PolicyError, match="does not declare after_eviction"):
         define("Heir", type("Base", (Policy,), {"__module__": __name__, "evict": evict}))
 
 
@@ -339,7 +339,7 @@ def test_a_policy_that_needs_more_than_is_free_is_tried_as_that():
 
 def test_kv_usage_is_refused_where_nobody_measures_it():
     with pytest.raises(
-        PolicyError, match=r"view\.kv_usage is not known: .*give View\(\.\.\., measure=\.\.\.\)"
+        PolicyError, match=r"view\.kv_usage is not known: .*pass View\(\.\.\., measure=\.\.\.\)"
     ):
         _ = View(0, 0, ()).kv_usage
 

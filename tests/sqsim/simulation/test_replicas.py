@@ -114,8 +114,8 @@ def test_least_loaded_goes_where_fewest_are(tmp_path):
 
 
 @pytest.mark.parametrize("router", ["round_robin", "least_loaded"])
-def test_in_one_world_stretches_equal_single_steps(tmp_path, router):
-    """Law 7 behind a router: a stretch ends before another replica may send something."""
+def test_macro_steps_behind_a_router_equal_single_steps(tmp_path, router):
+    """Law 7 behind a router: a macro-step ends before another replica may send something."""
     fast, slow = (
         run(
             TASKS, tmp_path, engine=dict(SMALL), load={"concurrency": 8}, replicas=3, router=router,

@@ -133,7 +133,7 @@ class WatchedSteps(Watched, Scheduler):
     pass
 
 
-class WatchedStretches(Watched, FastForwardScheduler):
+class WatchedMacroSteps(Watched, FastForwardScheduler):
     pass
 
 
@@ -155,7 +155,7 @@ def audited_run(tmp_path_factory, found, scenario, *, step_by_step: bool) -> Non
     Watched.rounds = 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sqsim.simulation.engine.Scheduler", WatchedSteps)
-        patch.setattr("sqsim.simulation.engine.StretchingScheduler", WatchedStretches)
+        patch.setattr("sqsim.simulation.engine.FastForwardScheduler", WatchedMacroSteps)
         record = run(found, directory, step_by_step=step_by_step, **scenario)
     check_laws(record, found, scenario)
 

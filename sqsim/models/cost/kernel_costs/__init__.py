@@ -1,5 +1,5 @@
-"""Costs of eviction kernels as data; `sqsim.models.cost.eviction_cost` reads them.
+"""Costs of eviction kernels as data files, which `sqsim.models.cost.eviction_cost` reads.
 
-`floor.yaml` holds for every GPU. A record of benchmarks/gpu/kernels.py, put beside it as GPU.jsonl (h200-sxm.jsonl), holds
-for that GPU instead.
+`floor.yaml` applies to every GPU. A record of benchmarks/gpu/kernels.py that lies next to it as GPU.jsonl
+(h200-sxm.jsonl) replaces the floor on that GPU.
 """

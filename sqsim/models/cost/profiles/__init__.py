@@ -1,1 +1,1 @@
-"""Cost profiles as data; `sqsim.models.cost.step_cost` reads them."""
+"""Cost profiles as data files, which `sqsim.models.cost.step_cost` reads."""

@@ -51,7 +51,7 @@ def test_more_bytes_never_take_less_time(tmp_path):
     [
         ({"gpu": "h100-sxm"}, "measured on h100-sxm, and engine.gpu is h200-sxm"),
         ({"rehearsal": True}, "a rehearsal on a CPU, and engine.gpu is h200-sxm"),
-        ({"right": False}, "does not say that all kernels were right"),
+        ({"right": False}, "does not state that all kernels were right"),
         ({"schema": "sqreal-serve/1"}, "no record of kernels: .*'sqkernels-bench/1'"),
     ],
 )
@@ -69,7 +69,7 @@ def test_a_record_that_says_nothing_of_this_gpu_is_refused(tmp_path, made, messa
         ("not JSON\n", "no record of kernels"),
         (
             '{"schema": "sqkernels-bench/1", "gpu": "h200-sxm", "rehearsal": false}\n',
-            "does not say that all kernels",
+            "does not state that all kernels",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import yaml
 from sqsim.errors import InputError
 from sqsim.models.cost.profile import profile_text, read_profile
 from sqsim.models.cost.step_cost import profile
-from sqsim.models.cost.uncertainty import DECLARED, drawn, in_doubt
+from sqsim.models.cost.uncertainty import DECLARED, describe_uncertainty, sample_profile
 
 MEASURED = profile("gpt-oss-20b", "h100-sxm")
 CERTAIN = {"evidence": "measured", "source": "a test", "spread": 0.0}
@@ -30,13 +30,13 @@ def fit(names, covariance):
 
 
 def test_what_is_certain_is_drawn_as_it_is():
-    assert drawn(certain(), 0, 1) == certain()
-    assert in_doubt(certain()) == {}
+    assert sample_profile(certain(), 0, 1) == certain()
+    assert describe_uncertainty(certain()) == {}
 
 
 def test_a_draw_is_keyed_by_seed_and_number():
-    assert drawn(MEASURED, 7, 1) == drawn(MEASURED, 7, 1)
-    assert len({drawn(MEASURED, seed, at).step.fixed_s for seed in (0, 1) for at in range(3)}) == 6
+    assert sample_profile(MEASURED, 7, 1) == sample_profile(MEASURED, 7, 1)
+    assert len({sample_profile(MEASURED, seed, at).step.fixed_s for seed in (0, 1) for at in range(3)}) == 6
 
 
 def test_numbers_vary_together_as_the_covariance_says():
@@ -44,28 +44,28 @@ def test_numbers_vary_together_as_the_covariance_says():
     sd, correlation = np.array([1e-9, 2e-13]), -0.8
     covariance = np.outer(sd, sd) * [[1, correlation], [correlation, 1]]
     one = certain(prefill_full__fit=fit(names, covariance.tolist()))
-    terms = [drawn(one, 0, at).prefill_full for at in range(2000)]
+    terms = [sample_profile(one, 0, at).prefill_full for at in range(2000)]
     found = np.cov([[each.per_token_s for each in terms], [each.per_pair_s for each in terms]])
     assert np.sqrt(np.diag(found)) == pytest.approx(sd, rel=0.06)
     assert found[0, 1] / np.prod(np.sqrt(np.diag(found))) == pytest.approx(correlation, abs=0.03)
-    assert drawn(one, 0, 0).prefill_full.per_request_s == MEASURED.prefill_full.per_request_s
+    assert sample_profile(one, 0, 0).prefill_full.per_request_s == MEASURED.prefill_full.per_request_s
 
 
 def test_a_spread_scales_a_whole_term_and_no_other():
     one = certain(moe__spread=0.1)
     for at in range(5):
-        other = drawn(one, 0, at)
+        other = sample_profile(one, 0, at)
         factors = {y / before for (_, y), (_, before) in zip(other.moe.points, one.moe.points, strict=True)}
         assert max(factors) == pytest.approx(min(factors))
         assert other.model_copy(update={"moe": one.moe}) == one
-    logs = [np.log(drawn(one, 0, at).moe.points[0][1] / one.moe.points[0][1]) for at in range(2000)]
+    logs = [np.log(sample_profile(one, 0, at).moe.points[0][1] / one.moe.points[0][1]) for at in range(2000)]
     assert np.mean(logs) == pytest.approx(0, abs=0.01)
     assert np.std(logs) == pytest.approx(0.1, rel=0.06)
 
 
 def test_the_spread_of_a_run_scales_all_step_times_alike():
     one = certain().model_copy(update={"spread": 0.2})
-    other = drawn(one, 0, 3)
+    other = sample_profile(one, 0, 3)
     factor = other.step.fixed_s / one.step.fixed_s
     assert factor != 1
     assert other.prefix_read.per_token_s / one.prefix_read.per_token_s == pytest.approx(factor)
@@ -74,9 +74,9 @@ def test_the_spread_of_a_run_scales_all_step_times_alike():
 
 def test_what_nobody_measured_has_a_declared_doubt():
     roofline = profile("qwen3-32b", "h100-sxm")
-    assert in_doubt(roofline)["step"] == "assumed: 50.0% declared"
-    assert in_doubt(MEASURED)["moe"] == f"measured: {MEASURED.moe.spread:.1%} on rows it never saw"
-    steps = [np.log(drawn(roofline, 0, at).step.fixed_s) for at in range(500)]
+    assert describe_uncertainty(roofline)["step"] == "assumed: 50.0% declared"
+    assert describe_uncertainty(MEASURED)["moe"] == f"measured: {MEASURED.moe.spread:.1%} on rows it never saw"
+    steps = [np.log(sample_profile(roofline, 0, at).step.fixed_s) for at in range(500)]
     assert np.std(steps) == pytest.approx(DECLARED["assumed"], rel=0.15)
 
 
@@ -85,7 +85,7 @@ def test_draws_stay_in_their_bounds():
     names = [f"decode_full.points.{at}" for at in range(3)] + ["decode_full.per_token_s", "step.fixed_s"]
     one = certain(decode_full__fit=fit(names, np.diag([1e-4] * 5).tolist()))
     for at in range(20):
-        other = drawn(one, 0, at)
+        other = sample_profile(one, 0, at)
         assert read_profile(profile_text(other, "a test"), "text") == other
 
 

@@ -1,4 +1,4 @@
-"""Law 7 in the scheduler: a stretch leaves what its rounds, taken one by one on a copy, leave."""
+"""Law 7 in the scheduler: a macro-step leaves the same state as its rounds, formed one by one on a copy."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TwinServer(Server):
         for step in range(batch.steps):
             if step:
                 result = copied.process_result(formed.pop(0))
-                assert result == ([], []), "the results within a stretch start and end nobody"
+                assert result == ([], []), "the results within a macro-step start and end no request"
             single = copied.next_batch()
             formed.append(single)
             assert single.mode == "decode"
@@ -149,5 +149,5 @@ def converse(bounds: Limits, data) -> TwinServer:
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(limits(), st.data())
-def test_a_stretch_leaves_what_its_rounds_leave(bounds, data):
+def test_a_macro_step_leaves_the_state_that_its_rounds_leave(bounds, data):
     converse(bounds, data)

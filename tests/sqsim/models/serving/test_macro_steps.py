@@ -158,7 +158,7 @@ def held_both_ways(tmp_path_factory, data, most) -> None:
     scenario = data.draw(scenarios(directory))
     found = arriving(found, data.draw(st.lists(st.integers(0, 200), min_size=1, max_size=5)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sqsim.simulation.engine.StretchingScheduler", Watched)
+        patch.setattr("sqsim.simulation.engine.FastForwardScheduler", Watched)
         check_equal(*both_ways(found, directory, scenario))
 
 
@@ -213,7 +213,7 @@ def test_with_a_real_profile_both_agree_to_rounding(tmp_path_factory, found, sce
 
 
 def test_ordinary_agents_on_an_h100(tmp_path):
-    """FRAMES-like tasks, where a stretch is what nearly every step is taken in."""
+    """FRAMES-like tasks, where macro-steps cover nearly every step."""
     found = list(synthesise("frames", 12, seed=0, scale=0.3))
     for cache, policy in (
         ("radix", {"name": "keep_last", "n": 2, "after_eviction": "reprefill"}),
@@ -224,7 +224,7 @@ def test_ordinary_agents_on_an_h100(tmp_path):
             scenario = {"model": "gpt-oss-20b", "engine": engine, "policy": policy, "load": {"concurrency": 6}}
             Watched.rounds = 0
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("sqsim.simulation.engine.StretchingScheduler", Watched)
+                patch.setattr("sqsim.simulation.engine.FastForwardScheduler", Watched)
                 at_once, step_by_step = both_ways(found, tmp_path, scenario)
             check_close(at_once, step_by_step)
             if capacity == 400_000:

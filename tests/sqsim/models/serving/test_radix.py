@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsim.models.serving.radix import Place, RadixTree, Trail
+from sqsim.models.serving.radix import MatchHint, Place, RadixTree
 from sqsim.models.serving.sliding_window import WindowTree
 from sqsim.models.serving.tokens import Run, concat, count, literal, place, split, whole
 
@@ -173,13 +173,13 @@ operations = st.lists(
 
 @given(operations, st.sampled_from([1, 2]), st.sampled_from([None, 3]))
 def test_recency_at_the_ends_orders_evictions_as_recency_everywhere(done, page, window):
-    """Rules 31, 32; and a trail changes nothing."""
+    """Rules 31, 32; and a hint changes nothing."""
     trees = (
         (RadixTree(page), EagerTree(page))
         if window is None
         else (WindowTree(page, window), EagerWindowTree(page, window))
     )
-    last, trail = (), None
+    last, hint = (), None
     for what, context, number in done:
         if what == "evict":
             gone = [tree.evict() for tree in trees]
@@ -194,7 +194,7 @@ def test_recency_at_the_ends_orders_evictions_as_recency_everywhere(done, page, 
             if what == "go on":
                 context = concat(last, context)
             total = count(context)
-            found = trees[0].match(context, total, trail), trees[1].match(context, total)
+            found = trees[0].match(context, total, hint), trees[1].match(context, total)
             assert found[0][1:] == found[1][1:]
             if what == "insert" or number % 2:
                 limit = min(total, number or total) // page * page
@@ -204,7 +204,7 @@ def test_recency_at_the_ends_orders_evictions_as_recency_everywhere(done, page, 
                     trees[1].insert(context, limit, found[1].tokens),
                 )
                 assert ends[0][1:] == ends[1][1:]
-                trail = Trail(context, Place(ends[0].node, limit, place(context, total, limit)))
+                hint = MatchHint(context, Place(ends[0].node, limit, place(context, total, limit)))
                 last = context
     while (left := trees[0].evict()) is not None:
         assert left.key == trees[1].evict().key

@@ -345,7 +345,7 @@ def test_random_conversations_keep_every_account(bounds, data):
     for item in asked:
         assert computed.get(item.asked.rid, 0) == item.computed_tokens
         if item.finish in ("stop", "length"):
-            assert item.n_out == min(item.says, item.max_new_tokens) or item.max_new_tokens == 0
+            assert item.n_out == min(item.output_tokens, item.max_new_tokens) or item.max_new_tokens == 0
             if not item.retractions:
                 assert item.computed_tokens == item.n_in - item.cached_tokens
             assert item.n_in + item.n_out - 1 <= item.kv_tokens + 1 <= item.n_in + item.n_out + 1
