@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from sqsim.cli.output import print_line, print_pairs, print_rows
+import typer
+
+from sqsim.cli.output import (
+    Json,
+    Overwrite,
+    Quiet,
+    keys_to_set,
+    print_json,
+    print_line,
+    print_pairs,
+    print_rows,
+    progress_bar,
+)
 from sqsim.errors import RunError
-from sqsim.experiments.intervals import Bands
+from sqsim.experiments.intervals import DRAWS, Bands, bands, check_draws, write_bands
 from sqsim.record.evidence import HELD_FIXED
-from sqsim.record.metrics import Value
+from sqsim.record.files import check_writable, read_record
+from sqsim.record.metrics import Value, metrics
 from sqsim.record.schema import RunRecord
+from sqsim.scenario.scenario import load_scenario
+from sqsim.simulation.simulate import simulate, simulate_to
 
 _SHOWN = [
     *("tasks_completed", "tasks_failed", "run_time_s", "output_tok_s", "total_tok_s"),
@@ -136,3 +154,47 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
         f"left the measured range in {steps} steps: {name}" for name, steps in run["out_of_range"].items()
     ]
     return notes + [f"refused: {reason}" for reason in run.get("refused", ())]
+
+
+def run_command(
+    scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML).")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key: engine.cache=session.", autocompletion=keys_to_set),
+    ] = None,
+    output_dir: Annotated[Path | None, typer.Option("--output-dir", help="Write the record here.")] = None,
+    with_bands: Annotated[
+        bool, typer.Option("--bands", help="With an interval for every metric: many runs, on all cores.")
+    ] = False,
+    draws: Annotated[
+        int, typer.Option("--draws", help="For --bands: profiles drawn, one less than a multiple of 20.")
+    ] = DRAWS,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate one scenario; print its metrics, write its record."""
+    if output_dir is not None:
+        check_writable(output_dir, overwrite)
+    resolved = load_scenario(scenario, set_ or [])
+    if with_bands:
+        check_draws(draws)
+    started = time.perf_counter()
+    with progress_bar("tasks", quiet) as progress:
+        if output_dir is None:
+            record = simulate(resolved, progress)
+        else:
+            simulate_to(resolved, output_dir, overwrite=overwrite, progress=progress)
+            record = read_record(output_dir)
+    found = {**metrics(record), "wall_s": time.perf_counter() - started}
+    sure = None
+    if with_bands:
+        with progress_bar("runs", quiet) as progress:
+            sure = bands(resolved, draws=draws, jobs=os.cpu_count() or 1, progress=progress, value=found)
+        if output_dir is not None:
+            write_bands(output_dir, sure)
+    if as_json:
+        print_json(found if sure is None else {**found, "bands": sure.to_json()})
+    else:
+        print_run(record, found, output_dir, sure)
+    require_completed(record, found)

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from sqsim.comparison.experiment import Run
-from sqsim.record.metrics import Floats, floats
+from sqsim.record.columns import Floats, floats
 from sqsim.record.schema import RunRecord
 
 PIECES = 200

@@ -9,7 +9,7 @@ import numpy as np
 
 from sqsim.comparison.experiment import Run
 from sqsim.comparison.kv_usage import usage
-from sqsim.record.metrics import Floats, floats
+from sqsim.record.columns import Floats, floats
 from sqsim.record.schema import RunRecord
 
 EDGES = (0.5, 0.8, 0.95)

@@ -16,8 +16,9 @@ from sqsim.comparison.accounting import Accounting, accounting, comparable
 from sqsim.comparison.experiment import Run, timing_refused, warnings
 from sqsim.comparison.measured import Measured, measured
 from sqsim.errors import RecordError
+from sqsim.record.definitions import DEFINITIONS
 from sqsim.record.evidence import HELD_FIXED, evidence_lines, evidence_of
-from sqsim.record.metrics import DEFINITIONS, Value, metrics
+from sqsim.record.metrics import Value, metrics
 from sqsim.record.schema import RunRecord
 
 _TIMED = {key for key, metric in DEFINITIONS.items() if metric.unit in {"s", "tokens/s", "share"}} | {

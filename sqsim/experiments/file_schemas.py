@@ -15,7 +15,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from sqsim.base.part import Part, Word
 from sqsim.experiments.study_file import Fill, PanelFile, StudyFile
 from sqsim.policies.registry import POLICIES
-from sqsim.scenario.parts import LOADS, Engine
+from sqsim.scenario.engine import Engine
+from sqsim.scenario.load import LOADS
 from sqsim.scenario.scenario import Scenario
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

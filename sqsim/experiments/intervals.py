@@ -30,7 +30,7 @@ from sqsim.errors import InputError, RecordError, RunError, SqsimError
 from sqsim.models.cost.profile import Profile
 from sqsim.models.cost.uncertainty import drawn, in_doubt
 from sqsim.record.metrics import Value, metrics
-from sqsim.scenario.parts import RateLoad
+from sqsim.scenario.load import RateLoad
 from sqsim.scenario.resolved import Resolved
 from sqsim.scenario.scenario import Scenario
 from sqsim.simulation.simulate import simulate

@@ -20,7 +20,8 @@ from sqsim.errors import InputError, RecordError, RunError, SqsimError
 from sqsim.experiments.points import content_key
 from sqsim.experiments.study_file import PanelFile, Point, Study, StudyFile
 from sqsim.record.files import write_record
-from sqsim.record.metrics import metrics, regret_tokens
+from sqsim.record.metrics import metrics
+from sqsim.record.regret import regret_tokens
 from sqsim.record.schema import RunRecord
 from sqsim.scenario.labels import labels
 from sqsim.scenario.scenario import Scenario

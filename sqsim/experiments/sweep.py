@@ -20,8 +20,8 @@ from sqsim.base.workers import Progress, Workers
 from sqsim.errors import ScenarioError, SqsimError
 from sqsim.experiments.grid import Axis, Values, overrides, points, written
 from sqsim.experiments.points import UNTIMED, Found, Points, content_key, read_json, write_json
+from sqsim.record.definitions import DEFINITIONS
 from sqsim.record.evidence import each_once
-from sqsim.record.metrics import DEFINITIONS
 from sqsim.scenario.labels import labels
 from sqsim.scenario.scenario import Scenario, load_scenario
 from sqsim.trace.files import written_whole

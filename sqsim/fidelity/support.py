@@ -9,7 +9,7 @@ from sqsim.models.cost.hardware import HARDWARE, Hardware
 from sqsim.models.cost.known_models import KNOWN_MODELS
 from sqsim.models.cost.profile import shipped_profiles
 from sqsim.models.cost.uncertainty import in_doubt
-from sqsim.scenario.parts import Engine
+from sqsim.scenario.engine import Engine
 from sqsim.scenario.resolved import Resolved
 
 

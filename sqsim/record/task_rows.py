@@ -7,7 +7,7 @@ from typing import Any
 
 from sqsim.agent.served import Served
 from sqsim.agent.turn_loop import AuxThread, Clear, RunMain
-from sqsim.record.metrics import Hindsight
+from sqsim.record.hindsight import Hindsight
 from sqsim.record.schema import AUX, EVICTIONS, TASKS, TURNS, Rows
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow.compute as pc
 
-from sqsim.record.metrics import Floats, floats
+from sqsim.record.columns import Floats, floats
 from sqsim.record.schema import COMPLETED, RunRecord
 
 PARTS = {

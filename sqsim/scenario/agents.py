@@ -19,7 +19,7 @@ from sqsim.errors import InputError, PolicyError, TraceError
 from sqsim.models.serving.tokens import Segments, Tokens, count
 from sqsim.policies.base import Gate, Policy, unknown_usage
 from sqsim.policies.registry import is_built_in, source_digest
-from sqsim.scenario.parts import RecordedLoad
+from sqsim.scenario.load import RecordedLoad
 from sqsim.scenario.scenario import Scenario
 from sqsim.scenario.workload import Instance, Survey, instances, survey
 from sqsim.trace.files import sha256

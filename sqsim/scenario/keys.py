@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any, Literal, Required, TypedDict
 
 from sqsim.base.part import Part
-from sqsim.scenario.parts import Router
+from sqsim.scenario.engine import Router
 
 Given = Part | Mapping[str, Any]
 """A part of a scenario, or the mapping that a file would have."""

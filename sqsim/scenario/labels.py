@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqsim.scenario.parts import ClosedLoad
+from sqsim.scenario.load import ClosedLoad
 from sqsim.scenario.scenario import Scenario
 
 _ALWAYS = ("k", "recall", "false_rate")

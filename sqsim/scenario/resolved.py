@@ -14,7 +14,7 @@ from sqsim.models.cost.hardware import Hardware, hardware
 from sqsim.models.cost.profile import Profile
 from sqsim.models.cost.step_cost import CostModel, profile
 from sqsim.models.serving.limits import Limits
-from sqsim.scenario.parts import Engine
+from sqsim.scenario.engine import Engine
 from sqsim.scenario.scenario import Scenario
 
 

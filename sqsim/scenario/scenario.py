@@ -25,30 +25,21 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
-from sqsim.base.complaints import alike, complaint
 from sqsim.base.part import FITS, AfterEviction, Count, Name, Part, Word, conflict
-from sqsim.base.strict_yaml import Document, KeyPath, dotted, key_path, parse, put_value, set_value, show
+from sqsim.base.strict_yaml import Document, KeyPath, key_path, parse, put_value, set_value, show
 from sqsim.errors import InputError, PolicyError, ScenarioError, TraceError
 from sqsim.policies.base import Policy
 from sqsim.policies.definition import check_needs
 from sqsim.policies.none import NoEviction
 from sqsim.policies.registry import BUILT_IN, POLICIES, registered
-from sqsim.scenario.parts import LOADS, ClosedLoad, Engine, Load, RateLoad, RecordedLoad, Router
+from sqsim.scenario.engine import Engine, Router
+from sqsim.scenario.explain import refusal
+from sqsim.scenario.load import ClosedLoad, Load
 
 if TYPE_CHECKING:
     from sqsim.scenario.keys import ScenarioChanges, ScenarioKeys
-
-__all__ = [
-    "ClosedLoad",
-    "Engine",
-    "RateLoad",
-    "RecordedLoad",
-    "Scenario",
-    "load_scenario",
-    "make_scenario",
-]
 
 
 def _as_tuple(value: Any) -> Any:
@@ -238,7 +229,7 @@ class Scenario(Part):
 
     @classmethod
     def _refused(cls, values: Mapping[str, Any], error: ValidationError) -> ScenarioError:
-        return _refusal(Document(dict(values), {(): "scenario"}), error)
+        return refusal(cls, Document(dict(values), {(): "scenario"}), error)
 
     def __repr__(self) -> str:
         load = ", ".join(f"{key} {value}" for key, value in self.load.model_dump(mode="json").items())
@@ -301,81 +292,10 @@ def _checked(document: Document, base: Path) -> Scenario:
     try:
         scenario = Scenario.model_validate(document.value)
     except ValidationError as error:
-        raise _refusal(document, error) from None
+        raise refusal(Scenario, document, error) from None
     except PolicyError as error:
         raise ScenarioError(f"{document.place(('policy', 'name'))}: policy.name: {error}") from error
     # Its own module: where it came from is no field of a scenario.
     scenario._base = base  # noqa: SLF001
     scenario._places = _Places(document.places)  # noqa: SLF001
     return scenario
-
-
-def _refusal(document: Document, error: ValidationError) -> ScenarioError:
-    faults = error.errors(include_url=False)
-    items = {fault["loc"][:-1] for fault in faults if fault["loc"]}
-    # A list whose items are wrong is not also too short.
-    faults = [fault for fault in faults if not (fault["type"] == "too_short" and fault["loc"] in items)]
-    return ScenarioError("\n".join(_explain(document, fault) for fault in faults))
-
-
-def _explain(document: Document, fault: ErrorDetails) -> str:
-    """Write a fault as `PLACE: key.path: what is wrong; what is allowed`."""
-    path, model = _locate(fault["loc"], document.value)
-    kind, value = fault["type"], fault["input"]
-    if kind == "conflict":
-        path = (*path, *fault["ctx"]["path"].split("."))
-        text = fault["msg"]
-    elif kind == "extra_forbidden":
-        text = f"unknown key{_suggest(str(path[-1]), model)}; allowed here: {', '.join(model.model_fields)}"
-    elif kind == "choice" and isinstance(value, dict):
-        path, text = _choice(path, value)
-    else:
-        field = model.model_fields[str(next(part for part in reversed(path) if isinstance(part, str)))]
-        allowed = f"; allowed: {field.description}" if field.description else ""
-        text = f"{complaint(fault)}{allowed}"
-    return f"{document.place(path)}: {dotted(path)}: {text}"
-
-
-def _locate(loc: tuple[int | str, ...], content: Any) -> tuple[KeyPath, type[Part]]:
-    """Turn a location inside the models into a key path, and find the model whose field is at its end."""
-    if len(loc) < 2 or isinstance(loc[1], int):
-        return loc, Scenario
-    if loc[0] == "engine":
-        return loc, Engine
-    if loc[0] == "policy":
-        return loc, POLICIES[content["policy"]["name"]]
-    return (loc[0], *loc[2:]), LOADS[str(loc[1])]  # loc[1] is the variant's tag and no key
-
-
-def _suggest(key: str, model: type[Part]) -> str:
-    """Suggest the key that was meant: a similar one here, else where a key of this name does belong."""
-    if close := alike(key, model.model_fields):
-        return close
-    rooms: dict[str, type[Part]] = {
-        "": Scenario,
-        "engine.": Engine,
-        **{f"load.{name} with ": kind for name, kind in LOADS.items()},
-    }
-    rooms |= {f"policy {name}: policy.": kind for name, kind in BUILT_IN.items()}
-    found = next((room for room, kind in rooms.items() if key in kind.model_fields), None)
-    return "" if found is None else f"; did you mean {found}{key}?"
-
-
-def _choice(path: KeyPath, value: dict[str, Any]) -> tuple[KeyPath, str]:
-    """Explain a load or policy that is none of those there are."""
-    if path == ("policy",):
-        known = ", ".join(POLICIES)
-        if "name" not in value:
-            return (*path, "name"), f"missing; allowed: {known}"
-        return (
-            *path,
-            "name",
-        ), f"{show(value['name'])} is no policy{alike(value['name'], POLICIES)}; allowed: {known}"
-    named = [key for key in LOADS if key in value]
-    if named:
-        problem = f"{' and '.join(named)} exclude each other"
-    else:
-        problem = f"{show(value)} says no load" + next(
-            (close for key in value if (close := alike(key, LOADS))), ""
-        )
-    return path, f"{problem}; allowed: {Scenario.model_fields['load'].description}"

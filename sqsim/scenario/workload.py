@@ -11,7 +11,7 @@ from operator import itemgetter
 
 from sqsim.base.random_streams import uniform
 from sqsim.errors import InputError
-from sqsim.scenario.parts import RateLoad, RecordedLoad
+from sqsim.scenario.load import RateLoad, RecordedLoad
 from sqsim.trace.schema import Task
 
 

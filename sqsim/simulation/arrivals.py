@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import simpy
 
-from sqsim.scenario.parts import ClosedLoad, Load
+from sqsim.scenario.load import ClosedLoad, Load
 from sqsim.scenario.workload import Instance, arrivals
 from sqsim.simulation.clock import Clock
 

@@ -19,7 +19,7 @@ from sqsim.models.serving.tokens import Segments
 from sqsim.record.schema import Rows
 from sqsim.record.task_rows import Tables
 from sqsim.scenario.agents import Agents
-from sqsim.scenario.parts import Router
+from sqsim.scenario.engine import Router
 from sqsim.scenario.resolved import Resolved
 from sqsim.scenario.workload import Instance
 from sqsim.simulation.arrivals import Stripe, start_load

@@ -15,7 +15,7 @@ from sqsim.agent.task import AgentTask
 from sqsim.agent.turn_loop import AuxThread, RunMain
 from sqsim.models.serving.radix import Trail
 from sqsim.models.serving.request import Asked, Request
-from sqsim.record.metrics import Hindsight
+from sqsim.record.hindsight import Hindsight
 from sqsim.record.task_rows import Tables, TaskRows
 from sqsim.scenario.agents import ClientOptions, aux_rid, main_rid
 from sqsim.simulation.server import Server, Submission

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqsim.errors import InputError
-from sqsim.record.metrics import DEFINITIONS
+from sqsim.record.definitions import DEFINITIONS
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
