@@ -1,4 +1,4 @@
-"""Numbers from the columns of a record's tables; None where a number is not defined."""
+"""Sums, means and percentiles of a record's columns; None where a number is not defined."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def floats(table: pa.Table, name: str) -> Floats:
-    """A column of a record's table; nan where it is null."""
+    """Return a column of a record's table as floats; nan where it is null."""
     values: Floats = table[name].cast(pa.float64()).to_numpy()
     return values
 

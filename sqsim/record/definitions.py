@@ -8,7 +8,7 @@ PERCENTILES = (50, 90, 99)
 
 
 class Metric(NamedTuple):
-    """What a metric is measured in and what it means, for tables and pages."""
+    """A metric's unit and meaning, for tables and pages."""
 
     unit: str
     meaning: str

@@ -1,4 +1,4 @@
-"""Evictions judged by the recording: which evicted responses a later step used."""
+"""Hindsight on evictions: how often later steps of the recording used an evicted response."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqsim.trace.schema import Task
 
 
 class Hindsight:
-    """What a task's recording says of an eviction, once the run is over."""
+    """Judges a task's evictions by its recording, after the run."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -28,7 +28,7 @@ class Hindsight:
         return last_uses(self._task)
 
     def judge(self, turn: int, cursor: int) -> tuple[int | None, int | None]:
-        """`last_use_turn` and `used_later` of a cursor evicted before main step `turn`; None without references.
+        """Return `last_use_turn` and `used_later` of a cursor evicted before main step `turn`; None without references.
 
         `used_later` is the number of references at main steps from `turn` on: the eviction comes before that step.
         """

@@ -1,7 +1,7 @@
-"""A run's numbers, from its record alone. `DEFINITIONS` documents every key; SPEC.md, "Metrics", is the contract.
+"""A run's metrics, computed from its record alone. `DEFINITIONS` documents every key; SPEC.md, "Metrics", is the contract.
 
 Conventions: flat, JSON-able, seconds and tokens; None where a number is not defined (no such event, no time
-passed), never nan. Counts and latencies are of main steps; what concerns aux threads is named `aux_*`.
+passed), never nan. Counts and latencies are of main steps; metrics of aux threads are named `aux_*`.
 Percentiles are numpy's `linear` method: the value at rank p (n - 1), interpolated between neighbours.
 """
 
@@ -24,7 +24,7 @@ WINDOW_S = 10.0
 
 
 def metrics(record: RunRecord) -> dict[str, Value]:
-    """All numbers of a run: the keys of `DEFINITIONS`, and `failed_<reason>` for each reason that occurred."""
+    """Compute all metrics of a run: the keys of `DEFINITIONS`, and `failed_<reason>` for each reason that occurred."""
     found: dict[str, Value] = {
         **_tasks(record),
         **_throughput(record),
@@ -42,21 +42,21 @@ def metrics(record: RunRecord) -> dict[str, Value]:
 
 
 class Metrics(dict[str, Value]):
-    """The numbers of one run by name, each with its unit and meaning, and the evidence that all of them rest on."""
+    """The metrics of one run by name, with units, meanings and the evidence that they rest on."""
 
     def __init__(self, record: RunRecord) -> None:
         super().__init__(metrics(record))
         simulated = bool(self["simulated"])
         lines = evidence_lines([evidence_of(record.run)]) if simulated else ["every number is measured"]
         self.evidence = (*lines, HELD_FIXED)
-        """What the numbers rest on, in sentences."""
+        """The evidence that the metrics rest on, in sentences."""
 
     def unit(self, name: str) -> str:
-        """What a number is measured in: `s`, `tokens/s`, `share`; empty for a plain value. KeyError: no such metric."""
+        """Return a metric's unit: `s`, `tokens/s`, `share`; empty for a plain value. KeyError: no such metric."""
         return self._definition(name).unit
 
     def meaning(self, name: str) -> str:
-        """What a number says, in words. KeyError: no such metric."""
+        """Return a metric's meaning in words. KeyError: no such metric."""
         return self._definition(name).meaning
 
     def _definition(self, name: str) -> Metric:
@@ -70,7 +70,7 @@ class Metrics(dict[str, Value]):
 
 
 def output_tok_s(record: RunRecord) -> float | None:
-    """Main output over run time, in tokens/s."""
+    """Compute main output over run time, in tokens/s."""
     return ratio(total(record.turns, "output_tokens"), _run_time(record))
 
 
@@ -174,7 +174,7 @@ def _memory(record: RunRecord) -> dict[str, Value]:
 
 
 def _retractions(record: RunRecord) -> int | None:
-    """Count them in the engine table; a server without a step log leaves that empty, and tells of main requests only."""
+    """Count retractions in the engine table; without one, those of main requests, which every server reports."""
     if record.engine.num_rows:
         return total(record.engine, "retracted")
     return None if record.aux.num_rows else total(record.turns, "retractions")
@@ -195,7 +195,7 @@ def _evictions(record: RunRecord) -> dict[str, Value]:
     found: dict[str, Value] = {
         "evicted_tokens": total(table, "tokens"),
         "evictions": table.num_rows,
-        "evicted_then_used": None,  # stays None where nobody has judged the evictions, or nobody can
+        "evicted_then_used": None,  # stays None where the evictions were not judged, or cannot be
         "evicted_uses": None,
     }
     if not table["used_later"].null_count:

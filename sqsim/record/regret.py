@@ -1,4 +1,4 @@
-"""A run's memory over time, against the oracle's."""
+"""Regret: the memory that a run held over time, compared with the oracle's."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sqsim.record.schema import COMPLETED, RunRecord
 
 
 def regret_tokens(record: RunRecord, oracle: RunRecord) -> float | None:
-    """How far a run's resident token-seconds are above the oracle's, over the oracle's.
+    """Compute a run's resident token-seconds above the oracle's, as a share of the oracle's.
 
-    A main step holds the context it leaves behind (`resident_tokens_after`) from its submission to the next
-    step's; the last one until its task ends. Counted over the tasks that completed in both runs; None
-    where there is none, or the oracle held nothing.
+    A main step counts the context after it (`resident_tokens_after`) from its submission to the next step's; the
+    last step counts it until its task ends. Only tasks that completed in both runs are counted; None where there
+    is none, or the oracle held nothing.
     """
     mine, best = _held_token_s(record), _held_token_s(oracle)
     both = mine.keys() & best.keys()
@@ -22,7 +22,7 @@ def regret_tokens(record: RunRecord, oracle: RunRecord) -> float | None:
 
 
 def _held_token_s(record: RunRecord) -> dict[str, float]:
-    """Resident token-seconds of each completed task."""
+    """Sum the resident token-seconds of each completed task."""
     tasks = record.tasks.filter(pc.equal(record.tasks["outcome"], COMPLETED))
     end = dict(zip(tasks["task"].to_pylist(), tasks["end_s"].to_pylist(), strict=True))
     turns = record.turns.sort_by([("task", "ascending"), ("turn", "ascending")])

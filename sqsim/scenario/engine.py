@@ -17,7 +17,7 @@ KvDtype = Literal["bfloat16", "float16", "float32", "fp8_e4m3", "fp8_e5m2"]
 
 
 class Engine(Part):
-    """The server: GPU, memory, cache and the scheduler's limits. Defaults are SGLang's."""
+    """The server's GPU, memory, cache and scheduler limits. Defaults are SGLang's."""
 
     gpu: Name = Field(default="h100-sxm", description="a GPU that `sqsim support` lists")
     profile: Annotated[Name | None, Word("auto")] = Field(
@@ -54,7 +54,7 @@ class Engine(Part):
     @model_validator(mode="before")
     @classmethod
     def _one_pool(cls, values: Any) -> Any:
-        # Without a pool of its own every token has its sliding-layer KV: the ratio is 1 (SPEC.md).
+        # Without a sliding-window pool every token keeps its sliding-layer KV: the ratio is 1 (SPEC.md).
         if isinstance(values, dict) and values.get("swa_pool") is False:
             return {"swa_full_tokens_ratio": 1.0, **values}
         return values

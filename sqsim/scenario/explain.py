@@ -1,4 +1,4 @@
-"""Explain why a scenario was refused: `FILE:LINE: key.path: value and what is wrong with it; what is allowed`."""
+"""Explanations of a refused scenario: `FILE:LINE: key.path: value and what is wrong with it; what is allowed`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def refusal(scenario: type[Part], document: Document, error: ValidationError) ->
     """Turn the faults that pydantic found into one error, a line a fault. `scenario` is the class that refused."""
     faults = error.errors(include_url=False)
     items = {fault["loc"][:-1] for fault in faults if fault["loc"]}
-    # A list whose items are wrong is not also too short.
+    # Do not report a list with wrong items as too short as well.
     faults = [fault for fault in faults if not (fault["type"] == "too_short" and fault["loc"] in items)]
     return ScenarioError("\n".join(_explain(scenario, document, fault) for fault in faults))
 
@@ -55,7 +55,7 @@ def _locate(scenario: type[Part], loc: tuple[int | str, ...], content: Any) -> t
 
 
 def _suggest(scenario: type[Part], key: str, model: type[Part]) -> str:
-    """Suggest the key that was meant: a similar one here, else where a key of this name does belong."""
+    """Suggest the key that was meant: a similar one here, else the part that has a key of this name."""
     if close := alike(key, model.model_fields):
         return close
     rooms: dict[str, type[Part]] = {
@@ -69,7 +69,7 @@ def _suggest(scenario: type[Part], key: str, model: type[Part]) -> str:
 
 
 def _choice(scenario: type[Part], path: KeyPath, value: dict[str, Any]) -> tuple[KeyPath, str]:
-    """Explain a load or policy that is none of those there are."""
+    """Explain a load or policy of an unknown kind."""
     if path == ("policy",):
         known = ", ".join(POLICIES)
         if "name" not in value:

@@ -1,4 +1,4 @@
-"""What Python code may give for each key of a scenario, for type checkers and editors alone; `scenario.py` checks it."""
+"""Types of the keys that Python code may give a scenario, for type checkers and editors; `scenario.py` checks the values."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from sqsim.base.part import Count, Part, Positive, conflict
 
 
 class ClosedLoad(Part):
-    """So many tasks at once: the next one starts when one ends. Sub-agents do not count."""
+    """`concurrency` tasks at once: the next one starts when one ends. Sub-agents do not count."""
 
     concurrency: Count = Field(default=24, description="tasks at once, a whole number of at least 1")
 
@@ -19,8 +19,8 @@ class ClosedLoad(Part):
 class RateLoad(Part):
     """Tasks arrive whether or not others ended. `uniform`: every 1 / rate_per_s seconds.
 
-    `bursts`: so many at one instant, the bursts as a Poisson stream. `daily`: a Poisson stream whose rate swings around
-    its mean as a cosine, lowest at 0 s. The mean is always `rate_per_s`.
+    `bursts`: `burst` tasks at one instant, the bursts as a Poisson stream. `daily`: a Poisson stream whose rate swings
+    around its mean as a cosine, lowest at 0 s. The mean is always `rate_per_s`.
     """
 
     rate_per_s: Positive = Field(description="tasks a second, above 0; the mean")
@@ -49,7 +49,7 @@ class RateLoad(Part):
 
     @model_serializer(mode="wrap")
     def _without_the_rest(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What means nothing is not said."""
+        """Leave out keys that have no effect on this kind of arrivals."""
         content: dict[str, Any] = write(self)
         return {
             key: value
