@@ -1,4 +1,4 @@
-"""A cost profile fitted to real runs: what a step costs on that server, and how well it predicts runs that it did not see.
+"""Calibration: fit a cost profile to real runs, and score it on runs that the fit did not see.
 
 `step_fit.py` fits the coefficients, `fitted_profile.py` writes the profile; here the records are read.
 """
@@ -26,19 +26,19 @@ from sqsim.record.files import read_record
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A fitted profile and what is known of it."""
+    """A fitted profile, with its errors on runs that the fit did not see."""
 
     profile: Profile
     coefficients: dict[str, float]
     standard_errors: dict[str, float]
     held_out: list[RunScore]
     spread: float  # relative sd of a whole run about its prediction, beyond the standard errors
-    outliers: int  # steps left out: more than `step_fit.OUTLIER` times what was predicted
+    outliers: int  # steps left out: over `step_fit.OUTLIER` times their prediction
     steps: int
     residuals: list[Residuals]
 
     def to_json(self) -> dict[str, Any]:
-        """Everything but the profile, which is a file of its own, and the steps."""
+        """Return everything as JSON, without the profile, which is a separate file, and without the steps."""
         lean = replace(self, residuals=[])
         return {name: value for name, value in asdict(lean).items() if name not in {"profile", "residuals"}}
 
@@ -48,7 +48,7 @@ def calibrate(sources: Sequence[Path], name: str) -> Calibration:
 
     A source is a record with its `schedule/`, or a file that benchmarks/gpu/serve.py wrote.
 
-    InputError: a run is simulated, incomplete or of another model or server, or the runs do not determine a coefficient.
+    InputError: a run is simulated, incomplete or of another model or server, or the runs cannot identify a coefficient.
     """
     if not sources:
         raise InputError("no record given; calibrate takes directories that `sqreal run` wrote")
@@ -87,7 +87,7 @@ def _called(directory: Path) -> str:
 
 
 def _source(path: Path) -> tuple[Mapping[str, Any], StepTimes]:
-    """What ran, as run.json says it, and its steps."""
+    """Read a run's run.json and its steps."""
     if path.is_file():
         return served(path)
     run = read_record(path, allow_incomplete=True).run
@@ -103,7 +103,7 @@ def _source(path: Path) -> tuple[Mapping[str, Any], StepTimes]:
 
 
 def _refuse_others(runs: Sequence[Mapping[str, Any]], sources: Sequence[Path]) -> None:
-    """All runs are of one model on one server; its path is a matter of the day."""
+    """Refuse runs of different models or servers; the model's path may differ."""
     for run, path in zip(runs, sources, strict=True):
         for keys in (("scenario", "model"), ("scenario", "engine", "gpu"), ("server",), ("versions", "sglang")):
             ours, theirs = (_at(each, keys) for each in (runs[0], run))

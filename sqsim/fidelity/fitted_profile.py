@@ -24,9 +24,10 @@ from sqsim.models.cost.profile import (
 
 
 def _numbers(shape: Geometry) -> dict[str, tuple[str, float]]:
-    """Number of a profile, by its path -> the coefficient that it is a share of, and that share.
+    """Map each number of a profile, by its path, to the coefficient that it is a share of, and that share.
 
-    Where a model has sliding layers, a prefill's own tokens are charged by pairs in every layer, all else by the full ones.
+    In a model with sliding layers, pairs of a prefill's tokens are charged to every layer, and all other work to the full
+    layers.
     """
     full = 1.0 / max(1, shape.full_layers)
     found = {
@@ -46,7 +47,7 @@ def _numbers(shape: Geometry) -> dict[str, tuple[str, float]]:
 
 
 def _fit(fitted: StepFit, numbers: Mapping[str, tuple[str, float]]) -> Fit:
-    """What is known of the fit, with the covariance of the profile's numbers."""
+    """Describe the fit: its errors, and the covariance of the profile's numbers."""
     shares = np.array(
         [
             [share if name == coefficient else 0.0 for name in fitted.names]
@@ -98,7 +99,7 @@ def fitted_profile(
     coefficients = dict(zip(fitted.names, map(float, fitted.values), strict=True))
     numbers = {
         path: where for path, where in _numbers(shape).items() if where[0] in coefficients
-    }  # one request a prefill: what it costs once is in what it costs a row
+    }  # with one request in every prefill, the cost of a prefill is part of the cost of a row
 
     def number(path: str) -> float:
         coefficient, share = numbers.get(path, ("", 0.0))
@@ -169,9 +170,9 @@ def _span(values: Any) -> tuple[float, float]:
 
 
 def _client(runs: Sequence[StepTimes], source: str) -> ClientTerm | None:
-    """Means over all requests but the slowest and fastest tenth: a few waited for others that came at the same instant.
+    """Average the delays of requests without the slowest and fastest tenth: a few wait for others of the same instant.
 
-    Its spread is that of one run to the next.
+    The spread is the standard deviation between runs.
     """
     requests = [value for run in runs for value in run.request_s]
     responses = [value for run in runs for value in run.response_s]
