@@ -96,7 +96,7 @@ def _request(number: int) -> Any:
 
 def write_mooncake(number: int, folder: Path) -> Path:
     """Write the same requests with the same arrivals as Mooncake lines, each with block ids of its own."""
-    from sqsim.scenario.parts import RateLoad  # noqa: PLC0415
+    from sqsim.scenario.load import RateLoad  # noqa: PLC0415
     from sqsim.scenario.workload import _at_rate  # noqa: PLC0415
 
     path, blocks = folder / f"mooncake-{number}.jsonl", -(-PROMPT // BLOCK)

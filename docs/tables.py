@@ -16,8 +16,9 @@ from pydantic.fields import FieldInfo
 from sqsim.base.part import Part, Word
 from sqsim.policies import BUILT_IN
 from sqsim.record import schema as record
-from sqsim.record.metrics import DEFINITIONS
-from sqsim.scenario.parts import LOADS, Engine
+from sqsim.record.definitions import DEFINITIONS
+from sqsim.scenario.engine import Engine
+from sqsim.scenario.load import LOADS
 from sqsim.scenario.scenario import Scenario
 
 HERE = Path(__file__).parent

@@ -20,7 +20,7 @@ from make_calibration import HERE, KEEP_LAST, scenario, tasks
 
 from sqreal.replay.replay import Replay
 from sqreal.server.server import options_of, start
-from sqsim.experiments.intervals import bands
+from sqsim.experiments.intervals import intervals
 from sqsim.fidelity.calibrate import calibrate
 from sqsim.fidelity.recording import SCHEDULE
 from sqsim.models.cost.profile import profile_text
@@ -109,7 +109,7 @@ def judge(work: Path) -> dict[str, Any]:
     rows = []
     for run in PREDICTED:
         measured = metrics(read_record(work / run.name))
-        sure = bands(scenario_of(run, work, profile=str(profile)), jobs=os.cpu_count() or 1)
+        sure = intervals(scenario_of(run, work, profile=str(profile)), jobs=os.cpu_count() or 1)
         for metric, allowed in LIMITS.items():
             band, value = sure.bands[metric], float(measured[metric] or 0.0)
             rows.append(

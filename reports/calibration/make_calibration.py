@@ -23,7 +23,7 @@ from typing import Any
 
 from sqreal.replay.replay import Replay
 from sqreal.server.server import options_of, start
-from sqsim.experiments.intervals import bands
+from sqsim.experiments.intervals import intervals
 from sqsim.fidelity.calibrate import calibrate
 from sqsim.fidelity.recording import SCHEDULE
 from sqsim.models.cost.profile import profile_text
@@ -156,7 +156,7 @@ def fit(work: Path) -> dict[str, Any]:
 def predict(found: dict[str, Any], work: Path) -> dict[str, Any]:
     """Put the simulation and its intervals beside what was measured."""
     work.mkdir(parents=True, exist_ok=True)
-    sure = bands(scenario(work, 0, 12, {"name": "none"}, profile=str(PROFILE)))
+    sure = intervals(scenario(work, 0, 12, {"name": "none"}, profile=str(PROFILE)))
     rows = []
     for row in found["metrics"]:
         values, band = [float(value) for value in row["measured"]], sure.bands[row["metric"]]

@@ -20,7 +20,8 @@ from typing import Any
 import joblib
 
 from sqsim.base.workers import end_with
-from sqsim.record.metrics import metrics, regret_tokens
+from sqsim.record.metrics import metrics
+from sqsim.record.regret import regret_tokens
 from sqsim.record.schema import RunRecord
 from sqsim.scenario.scenario import make_scenario
 from sqsim.simulation.simulate import simulate

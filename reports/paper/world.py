@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow.compute as pc
 
 from sqsim.models.cost.step_cost import profile
-from sqsim.record.metrics import floats, metrics
+from sqsim.record.columns import floats
+from sqsim.record.metrics import metrics
 from sqsim.scenario.scenario import make_scenario
 from sqsim.simulation.simulate import simulate
 from sqsim.trace.schema import Task

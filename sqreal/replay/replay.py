@@ -29,11 +29,12 @@ from sqsim.agent.task import AgentTask, Child
 from sqsim.base.code_digest import code_digest
 from sqsim.errors import InputError, RunError, ScenarioError
 from sqsim.models.serving.tokens import Segments
-from sqsim.record.metrics import judge_evictions
+from sqsim.record.hindsight import judge_evictions
 from sqsim.record.schema import RunRecord
 from sqsim.record.task_rows import Tables
 from sqsim.scenario.agents import Agents
-from sqsim.scenario.scenario import ClosedLoad, Scenario
+from sqsim.scenario.load import ClosedLoad
+from sqsim.scenario.scenario import Scenario
 from sqsim.scenario.workload import Instance, arrivals
 
 Progress = Callable[[int, int], None]

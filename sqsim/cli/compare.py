@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
 
-from sqsim.cli.output import print_line, print_rows
+import typer
+
+from sqsim.cli.output import (
+    Json,
+    print_json,
+    print_line,
+    print_rows,
+)
 from sqsim.comparison.accounting import Accounting
 from sqsim.comparison.measured import Measured, Timing
 from sqsim.comparison.noise import RULE
 from sqsim.comparison.pressure import TIMES, Bin
-from sqsim.comparison.runs import Comparison, MetricRow
+from sqsim.comparison.runs import Comparison, MetricRow, compare
 from sqsim.comparison.verdicts import verdicts
+from sqsim.record.files import read_record
 from sqsim.record.metrics import Value
 
 _NOT_COMPARED = {"simulated", "wall_s"}
@@ -118,3 +128,29 @@ def _errors(one: Bin) -> Sequence[Value]:
         for errors in (one.ttft, one.e2e, one.tpot)
         for value in (errors.turns, errors.median_percent, errors.p25_percent, errors.p75_percent)
     ]
+
+
+def compare_command(
+    records: Annotated[
+        list[Path], typer.Argument(help="Two or more record directories; the first is the base.")
+    ],
+    allow_other_traces: Annotated[
+        bool, typer.Option("--allow-other-traces", help="Runs of different traces too.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Put runs side by side: metrics, differences in per cent, accounting turn by turn.
+
+    Where real and simulated runs of one scenario are among them, these are held against each other: errors with their
+    sign, and the spread of repeated real runs as the noise floor.
+    """
+    found = compare(
+        *(read_record(path, allow_incomplete=True) for path in records),
+        names=[str(path) for path in records],
+        directories=records,
+        allow_other_traces=allow_other_traces,
+    )
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print_comparison(found)

@@ -25,7 +25,8 @@ from sqsim.base.plain_text import shown
 from sqsim.errors import SqsimError
 from sqsim.policies.registry import POLICIES
 from sqsim.record.evidence import evidence_lines
-from sqsim.scenario.parts import LOADS, Engine
+from sqsim.scenario.engine import Engine
+from sqsim.scenario.load import LOADS
 from sqsim.scenario.scenario import Scenario
 from sqsim.trace.files import check_free, written_whole
 

@@ -1,16 +1,34 @@
-"""A run's metrics for reading, and what to know before believing them; the same for a simulated and a real run."""
+"""`sqsim run`: simulate a scenario and print its metrics and notes; `sqreal run` prints the same way."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
-from sqsim.cli.output import print_line, print_pairs, print_rows
+import typer
+
+from sqsim.cli.output import (
+    Json,
+    Overwrite,
+    Quiet,
+    keys_to_set,
+    print_json,
+    print_line,
+    print_pairs,
+    print_rows,
+    progress_bar,
+)
 from sqsim.errors import RunError
-from sqsim.experiments.intervals import Bands
+from sqsim.experiments.intervals import DRAWS, Intervals, check_draws, intervals, write_intervals
 from sqsim.record.evidence import HELD_FIXED
-from sqsim.record.metrics import Value
+from sqsim.record.files import check_writable, read_record
+from sqsim.record.metrics import Value, metrics
 from sqsim.record.schema import RunRecord
+from sqsim.scenario.scenario import load_scenario
+from sqsim.simulation.simulate import simulate, simulate_to
 
 _SHOWN = [
     *("tasks_completed", "tasks_failed", "run_time_s", "output_tok_s", "total_tok_s"),
@@ -18,13 +36,13 @@ _SHOWN = [
     *("evictions", "evicted_then_used", "aux_spawned", "aux_applied", "aux_late", "retractions"),
     *("ttft_s_p50", "ttft_s_p99", "tpot_s_p50", "tpot_s_p99", "task_s_p50", "task_s_p90"),
 ]
-"""What is printed for reading; --json has every metric."""
+"""Metrics printed in the table; --json prints every metric."""
 
 
 def print_run(
-    record: RunRecord, found: Mapping[str, Value], output_dir: Path | None, sure: Bands | None = None
+    record: RunRecord, found: Mapping[str, Value], output_dir: Path | None, sure: Intervals | None = None
 ) -> None:
-    """Print the main metrics of a run, with their intervals where there are some, and notes."""
+    """Print the main metrics of a run, with their intervals if known, and notes."""
     scenario = record.run["scenario"]
     title = (
         f"{scenario['policy']['name']} / {scenario['engine']['cache']}, "
@@ -42,26 +60,26 @@ def print_run(
         print_line(f"- record: {output_dir}")
 
 
-def _interval(sure: Bands, name: str) -> list[Value]:
+def _interval(sure: Intervals, name: str) -> list[Value]:
     band = sure.bands.get(name)
     return [None] * 4 if band is None else [band.low, band.high, band.parameter_sd, band.sampling_sd]
 
 
-def _doubts(sure: Bands) -> list[str]:
-    """What the intervals hold, and what they do not."""
+def _doubts(sure: Intervals) -> list[str]:
+    """State the sources of uncertainty that the intervals cover, and those that they do not."""
     drawn = "; ".join(f"{term}: {what}" for term, what in sure.doubts.items()) or "nothing of the profile"
     by_chance = (
         ", ".join(sure.sampled) or "nothing: another seed changes nothing (resample: true draws tasks anew)"
     )
     return [
-        f"in the intervals, of the profile: {drawn}",
-        f"in the intervals, by chance: {by_chance}",
-        "not in the intervals: what the scenario states or assumes, the scheduler, steps beyond the measured range",
+        f"the intervals cover, of the profile: {drawn}",
+        f"the intervals cover, by chance: {by_chance}",
+        "the intervals do not cover values that the scenario fixes or assumes, the scheduler, steps beyond the measured range",
     ]
 
 
 def require_completed(record: RunRecord, found: Mapping[str, Value]) -> None:
-    """RunError when no task at all reached its end, and that was not the scenario's own turn limit."""
+    """Raise RunError when no task completed and the scenario's turn limit is not the only reason."""
     if not found["tasks_completed"] and _failures(found).keys() - {"turn_limit"}:
         raise RunError(f"no task completed: {_failed(record, found)}")
 
@@ -71,7 +89,7 @@ def _failures(found: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _failed(record: RunRecord, found: Mapping[str, Value]) -> str:
-    """Failures by reason, with the limit that was met and what raises it."""
+    """Write failures by reason, with the limit that was met and the key that raises it."""
     fixes = {
         "context_limit": f"the context holds {record.run['context_length']} tokens; choose a model that holds more",
         "kv_capacity": f"the pool holds {record.run['kv_capacity']['tokens']} tokens; raise engine.kv_capacity",
@@ -84,7 +102,7 @@ def _failed(record: RunRecord, found: Mapping[str, Value]) -> str:
 
 
 def _unreached(record: RunRecord) -> list[str]:
-    """A closed loop with too few tasks says nothing about the load that was asked for."""
+    """Warn of a closed loop with too few tasks to reach its concurrency."""
     asked = record.run["scenario"]["load"].get("concurrency")
     roots = record.tasks["parent"].null_count
     if asked is None or roots >= asked:
@@ -98,13 +116,13 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
     notes += _unreached(record)
     notes += [f"{'simulated' if run['kind'] == 'simulated' else 'measured'}; {HELD_FIXED}"]
     if run.get("status", "complete") != "complete":
-        notes.append(f"the run ended before its end, what was measured until then is shown: {run['ended_by']}")
+        notes.append(f"the run ended early, and these numbers cover the part before: {run['ended_by']}")
     if "profile" in run:
         notes.append(f"profile {run['profile']['name']}: {run['profile']['summary']}")
     if (eviction := run.get("kernel_costs", {}).get("in_place")) is not None:
         notes.append(
             f"an eviction in place takes {eviction['fixed_s'] * 1e6:.3g} us and {eviction['per_token_s'] * 1e9:.3g} ns a "
-            f"token behind it, {eviction['evidence']}: {eviction['source']}"
+            f"token after it, {eviction['evidence']}: {eviction['source']}"
         )
     scenario = run["scenario"]
     count, each = scenario.get("replicas", 1), ""
@@ -122,11 +140,11 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
     ]
     if differences := run.get("server_metrics", {}).get("differences"):
         said = ", ".join(f"{name} {value:+d}" for name, value in differences.items())
-        notes.append(f"the server counted otherwise than this record ({said}): did others use it meanwhile?")
+        notes.append(f"the server's counts differ from this record ({said}): did others use it meanwhile?")
     if (live := run.get("live")) and live["derived_segments"]:
         notes.append(
-            "aux threads decided live, but token ids of the trace are missing and derived ones stand for no text: "
-            "what the model decided on them says nothing of how well it decides"
+            "aux threads decided live, but the trace lacks token ids, and the derived ids stand for no text: "
+            "these decisions do not show how well the model decides"
         )
     if run["assumed"]:
         notes.append(f"assumed, not calibrated: {', '.join(run['assumed'])}")
@@ -136,3 +154,51 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
         f"left the measured range in {steps} steps: {name}" for name, steps in run["out_of_range"].items()
     ]
     return notes + [f"refused: {reason}" for reason in run.get("refused", ())]
+
+
+def run_command(
+    scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML).")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Change a key, such as engine.cache=session; may repeat.", autocompletion=keys_to_set
+        ),
+    ] = None,
+    output_dir: Annotated[Path | None, typer.Option("--output-dir", help="Directory for the record.")] = None,
+    with_intervals: Annotated[
+        bool,
+        typer.Option("--bands", help="Add a 90 % interval to every metric; takes many runs, on all cores."),
+    ] = False,
+    draws: Annotated[
+        int,
+        typer.Option("--draws", help="Number of sampled profiles for --bands: one less than a multiple of 20."),
+    ] = DRAWS,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate one scenario, print its metrics, and write its record."""
+    if output_dir is not None:
+        check_writable(output_dir, overwrite)
+    resolved = load_scenario(scenario, set_ or [])
+    if with_intervals:
+        check_draws(draws)
+    started = time.perf_counter()
+    with progress_bar("tasks", quiet) as progress:
+        if output_dir is None:
+            record = simulate(resolved, progress)
+        else:
+            simulate_to(resolved, output_dir, overwrite=overwrite, progress=progress)
+            record = read_record(output_dir)
+    found = {**metrics(record), "wall_s": time.perf_counter() - started}
+    sure = None
+    if with_intervals:
+        with progress_bar("runs", quiet) as progress:
+            sure = intervals(resolved, draws=draws, jobs=os.cpu_count() or 1, progress=progress, value=found)
+        if output_dir is not None:
+            write_intervals(output_dir, sure)
+    if as_json:
+        print_json(found if sure is None else {**found, "bands": sure.to_json()})
+    else:
+        print_run(record, found, output_dir, sure)
+    require_completed(record, found)

@@ -1,1 +1,1 @@
-"""Runs held against each other: side by side, account against account, measured against simulated."""
+"""Comparison of runs: side by side, by token accounting, measured with simulated."""

@@ -1,9 +1,9 @@
-"""The token accounting of two runs, row against row: main steps, aux threads, evictions.
+"""The token accounting of two runs, compared row by row: main steps, aux threads, evictions.
 
-Two runs of one policy on the same tasks, a simulation and a measurement above all, must account for the same tokens
-(law 10) as long as nothing depends on when requests come. One thing does as soon as two requests are at work: where the
-step behind an answer's stop token is another's prefill, that token gets no KV (RULES.md, rule 27), and the next turn
-computes it. Law 10 allows for it, so the turns in which nothing else differs are counted apart.
+Two runs of one policy on the same tasks, such as a simulation and a measurement, must account for the same tokens
+(law 10) as long as nothing depends on the timing of requests. With two requests at work one token does: where the step
+after an answer's stop token is another request's prefill, that token gets no KV (RULES.md, rule 27), and the next turn
+computes it. Law 10 allows for it, so turns that differ in this alone are counted separately.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _Rows = dict[tuple[str, int], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row whose account differs: `column` is `base` in the one run and `other` in the other.
+    """A value that differs: `column` is `base` in one run and `other` in the other.
 
-    `index` is the turn of a main step; of an aux thread or an eviction it is its place among its task's.
+    `index` is the turn of a main step, or the place of an aux thread or eviction among those of its task.
     """
 
     task: str
@@ -54,18 +54,18 @@ class Account:
 
     @property
     def same(self) -> bool:
-        """Whether both runs have the same rows with the same values."""
+        """Whether both runs have the same rows and values."""
         return not self.rows_in_one and not self.rows_differing
 
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """One run against another, its base."""
+    """The accounts of a run compared with its base."""
 
     base: str
     run: str
     turns: Account
-    by_last_token: int  # of its differing rows, those that differ by an answer's last token only (rule 27)
+    by_last_token: int  # rows of `turns` that differ only by an answer's last token (rule 27)
     aux: Account
     evictions: Account
 
@@ -81,12 +81,12 @@ class Accounting:
 
 
 def comparable(base: RunRecord, other: RunRecord) -> bool:
-    """Whether the two ran under one policy and cache, so that they should account for the same."""
+    """Tell whether two runs have the same policy and cache, so that their accounts should agree."""
     return _replayed_as(base) == _replayed_as(other)
 
 
 def accounting(base: Run, other: Run) -> Accounting:
-    """Hold every row of `other` against the same row of `base`."""
+    """Compare every row of `other` with the same row of `base`."""
     turns = _rows(base.record, "turns"), _rows(other.record, "turns")
     return Accounting(
         base=base.name,
@@ -104,7 +104,7 @@ def _replayed_as(record: RunRecord) -> tuple[Any, Any]:
 
 
 def _rows(record: RunRecord, name: str) -> _Rows:
-    """What is accounted for, by task and index."""
+    """Collect the accounted values of a table, by task and index."""
     table = record.table(name)
     tasks: list[str] = table["task"].to_pylist()
     if name == "turns":
@@ -146,10 +146,10 @@ def _page_size(record: RunRecord) -> int:
 
 
 def _by_last_token(ours: _Rows, theirs: _Rows, our_page: int, their_page: int) -> int:
-    """Count the turns in which nothing differs but whether the last token of their answer, or of the one before, has KV.
+    """Count the turns that differ only in whether the last token of their answer, or of the one before, has KV.
 
-    That is one resident token, and what the next turn finds of it: a cached token more or less (of a tree's whole
-    pages: a page, or none), computed instead.
+    Such turns differ by one resident token, and the next turn by one cached token more or less (in a tree of whole pages:
+    by a page or nothing), which is computed instead.
     """
     resident = ACCOUNTED["turns"].index("resident_tokens_after")
     found = 0

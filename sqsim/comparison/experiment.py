@@ -1,8 +1,8 @@
-"""What a run was a run of: which runs are one experiment, which are repeats, and what to know before comparing them.
+"""A run's experiment: which runs belong to one, which are repeats, and warnings before comparing them.
 
-An *experiment* is what a scenario asks for apart from what belongs to the server: traces by their content, tasks,
-model, GPU, load, policy, cache, seed. A simulation and a measurement of one experiment are held against each other.
-*Repeats* are real runs of one experiment on alike servers.
+An *experiment* is a scenario without the keys that the server settles: traces by their content, tasks, model, GPU, load,
+policy, cache, seed. A simulation and a measurement of one experiment are compared. *Repeats* are real runs of one
+experiment on alike servers.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _OWN = frozenset(
         *("page_size", "max_running", "chunked_prefill", "schedule_conservativeness"),
     }
 )
-"""Keys of `engine` that a real server settles itself, or that only a simulation has."""
+"""Keys of `engine` that a real server settles, or that only a simulation has."""
 _LIMITS = ("page_size", "max_running", "chunked_prefill", "schedule_conservativeness")
-"""Of these, what a scenario states and run.json does not repeat outside of it."""
+"""Those of them that run.json states in the scenario alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A record with the name that results call it by, and its directory where it lies in one."""
+    """A record, its name in results, and its directory if it has one."""
 
     name: str
     record: RunRecord
@@ -36,12 +36,12 @@ class Run:
 
     @property
     def is_real(self) -> bool:
-        """Whether it was measured on a server."""
+        """Whether the run was measured on a server."""
         return bool(self.record.run.get("kind") == "real")
 
 
 def experiment(run: dict[str, Any]) -> str:
-    """The identity of what was asked for, as text; `run` is a run.json."""
+    """Return the identity of a run's experiment, as text; `run` is a run.json."""
     scenario = {key: value for key, value in run.get("scenario", {}).items() if key != "traces"}
     scenario["engine"] = {key: v for key, v in scenario.get("engine", {}).items() if key not in _OWN}
     return json.dumps(
@@ -50,7 +50,7 @@ def experiment(run: dict[str, Any]) -> str:
 
 
 def settings(run: dict[str, Any]) -> dict[str, Any]:
-    """The server's limits as they were in force, by key path of the scenario."""
+    """Return the limits that the server used, by key path of the scenario."""
     engine = run.get("scenario", {}).get("engine", {})
     found = {f"engine.{name}": engine.get(name) for name in _LIMITS}
     found |= {key: values["server"] for key, values in run.get("unlike_the_scenario", {}).items()}
@@ -63,8 +63,8 @@ def settings(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def repeat_of(run: dict[str, Any]) -> str:
-    """The identity that repeats share, as text: experiment, limits, server, SGLang's version, what stretched its waits."""
-    # The experiment names the model; the server's path of it may be a temporary one.
+    """Return the identity that repeats share, as text: experiment, limits, server, SGLang's version, changed waits."""
+    # The experiment names the model; the server's path to it may be temporary.
     server = {key: value for key, value in (run.get("server") or {}).items() if key != "model"}
     version = run.get("versions", {}).get("sglang")
     waits = [run.get("time_scale"), run.get("await_aux", False)]
@@ -72,7 +72,7 @@ def repeat_of(run: dict[str, Any]) -> str:
 
 
 def timing_refused(record: RunRecord) -> str | None:
-    """Why the times of a run can be compared with nothing; None where they can."""
+    """Explain why a run's times cannot be compared; None where they can."""
     scale = record.run.get("time_scale", 1.0)
     if scale != 1.0:
         return (
@@ -87,7 +87,7 @@ def timing_refused(record: RunRecord) -> str | None:
 
 
 def warnings(runs: Sequence[Run]) -> list[str]:
-    """What to know of these runs, in sentences that begin with the runs they are true of."""
+    """List warnings about runs, in sentences that begin with the runs' names."""
     found: dict[str, list[str]] = {}
     for run in runs:
         for text in _warnings(run.record):
@@ -119,7 +119,7 @@ def _warnings(record: RunRecord) -> list[str]:
 
 
 def unlike(real: Run, simulated: Run) -> list[str]:
-    """The limits in which the simulated server was not the real one, in sentences."""
+    """List the limits that differ between the simulated and the real server, in sentences."""
     theirs, ours = settings(real.record.run), settings(simulated.record.run)
     return [
         f"{key}: the server has {theirs.get(key)}, the simulation {ours.get(key)}"

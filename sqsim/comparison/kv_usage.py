@@ -1,4 +1,4 @@
-"""KV usage over time, (capacity - free - evictable) / capacity, as a curve: its value at a moment, and how far two are apart."""
+"""KV usage over time, (capacity - free - evictable) / capacity, as a curve, and the distance between two curves."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from itertools import combinations
 import numpy as np
 
 from sqsim.comparison.experiment import Run
-from sqsim.record.metrics import Floats, floats
+from sqsim.record.columns import Floats, floats
 from sqsim.record.schema import RunRecord
 
 PIECES = 200
-"""Equal pieces of its run that a curve is given in."""
+"""Number of equal pieces of the run in a curve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A run's usage: the mean share of capacity in each of `PIECES` equal pieces of its run."""
+    """A run's usage curve: the mean share of capacity in each of `PIECES` equal pieces of the run."""
 
     run: str
     real: bool
@@ -29,7 +29,7 @@ class Curve:
 class Distances:
     """The mean absolute distance of two curves, in % of capacity.
 
-    `normalised`: each run's time over its own run time; `absolute`: in seconds, and a run that has ended uses nothing.
+    `normalised`: over each run's time divided by its run time; `absolute`: over seconds, where a run that has ended uses 0.
     """
 
     normalised: float
@@ -38,7 +38,7 @@ class Distances:
 
 @dataclass(frozen=True, slots=True)
 class KvUsage:
-    """The curves, the simulated one last, and how far it is from each measured one."""
+    """The curves, the simulated one last, and its distance from each measured one."""
 
     curves: list[Curve]
     distances: list[Distances]  # by measured run
@@ -48,7 +48,7 @@ class KvUsage:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """A run's usage over time, constant within an engine row and 0 where there is none. Times are s since the first arrival."""
+    """A run's usage over time: constant within an engine row, 0 outside. Times are seconds since the first arrival."""
 
     begin_s: Floats  # of the rows, ascending
     end_s: Floats
@@ -56,13 +56,13 @@ class Usage:
     run_time_s: float
 
     def at(self, times_s: Floats) -> Floats:
-        """The usage at these moments; at an edge that of the row which begins there."""
+        """Return the usage at these times; at an edge it is that of the row that begins there."""
         row = np.searchsorted(self.begin_s, times_s, "right") - 1
         inside = (row >= 0) & (times_s <= self.end_s[row])
         return np.where(inside, self.share[row], 0.0)
 
     def integral(self, times_s: Floats) -> Floats:
-        """Share x seconds from the beginning to these moments."""
+        """Return share x seconds from the start of the run to these times."""
         lasted = self.end_s - self.begin_s
         total = np.cumsum(lasted * self.share)
         knots = np.column_stack((self.begin_s, self.end_s)).ravel()
@@ -71,12 +71,12 @@ class Usage:
 
     @property
     def edges_s(self) -> Floats:
-        """Where it may change."""
+        """Times at which the usage may change, in seconds."""
         return np.concatenate(([0.0], self.begin_s, self.end_s, [self.run_time_s]))
 
 
 def usage(record: RunRecord) -> Usage | None:
-    """The usage of a run; None without an engine table, a capacity, or time that passed."""
+    """Compute the usage of a run; None without an engine table or a capacity, or where the run took no time."""
     capacity = record.run.get("kv_capacity", {}).get("tokens")
     if not capacity or not record.engine.num_rows or not record.tasks.num_rows:
         return None
@@ -90,7 +90,7 @@ def usage(record: RunRecord) -> Usage | None:
 
 
 def kv_usage(real: list[Run], simulated: Run) -> KvUsage | None:
-    """Hold the simulated curve against those measured; None where one of them is not known."""
+    """Compare the simulated curve with the measured ones; None where one of them is not known."""
     runs = [*real, simulated]
     found = [curve for run in runs if (curve := usage(run.record)) is not None]
     if len(found) < len(runs):
@@ -123,9 +123,12 @@ def _distance(one: Usage, other: Usage) -> Distances:
 
 
 def _apart(one: Usage, other: Usage, edges: Floats, one_s: float, other_s: float) -> float:
-    """Mean of |one - other| over u in 0..1, in %, with times u x one_s and u x other_s; `edges` are all u where one changes."""
+    """Integrate |one - other| over u in 0..1, in %, at the times u x one_s and u x other_s.
+
+    `edges` are all u at which one of them changes.
+    """
     edges = np.unique(edges)
-    # Both are constant between edges: so is the slope of their integrals.
+    # Both are constant between edges, so their integrals are linear there.
     between = np.diff(one.integral(edges * one_s)) / one_s - np.diff(other.integral(edges * other_s)) / other_s
     return 100 * float(np.abs(between).sum())
 

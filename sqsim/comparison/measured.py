@@ -1,4 +1,4 @@
-"""Measured against simulated: one simulation held against the repeated real runs of its experiment."""
+"""Comparison of one simulation with the repeated real runs of its experiment."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TIMED = (
     ),
     *("kv_usage_mean", "kv_usage_peak", "retractions"),
 )
-"""Metrics that are held against each other as numbers: they depend on when things happen."""
+"""Metrics that depend on timing; they are compared as numbers."""
 
 _SHOWN_DIFFERENCES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class LockStep:
-    """The scheduler against one real run's own recorded schedule (law 11)."""
+    """The scheduler compared with one real run's recorded schedule (law 11)."""
 
     run: str
     batches: int
@@ -38,12 +38,12 @@ class LockStep:
     retractions: int
     differing: int
     differences: list[str]  # the first few
-    stopped_at: int | None  # the line of the log behind which nothing was compared, as the two had gone apart
+    stopped_at: int | None  # the last line of the log that was compared, where the two decided differently
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What depends on when things happen; the mean of the measured runs is the base of every error."""
+    """The comparison of times; the mean of the measured runs is the base of every error."""
 
     noise_floor: str
     metrics: dict[str, Held]
@@ -53,30 +53,30 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One simulated run against the real runs of its experiment, which are repeats of each other."""
+    """One simulated run compared with the real runs of its experiment, which are repeats of each other."""
 
     what: str
     real: list[str]
     simulated: str
     warnings: list[str]  # of these runs
-    unlike: list[str]  # limits in which the simulated server is not the real one
-    accounting: list[Accounting]  # by real run, its base
-    turns_differing_among_real: list[int]  # by real run but the first, against the first
-    lockstep: list[LockStep]  # of the real runs that have a recorded schedule beside them
+    unlike: list[str]  # limits that differ between the simulated and the real server
+    accounting: list[Accounting]  # one for each real run, which is its base
+    turns_differing_among_real: list[int]  # each real run after the first, compared with the first
+    lockstep: list[LockStep]  # of the real runs that have a recorded schedule
     without_schedule: list[str]  # the others
     timing: Timing | None
     timing_refused: str | None  # why there is no timing
 
     @property
     def holds_in_lockstep(self) -> bool | None:
-        """Whether every batch of every schedule is the scheduler's own; None where there is no schedule."""
+        """Whether the scheduler forms every batch of every schedule; None where there is no schedule."""
         return all(not each.differing for each in self.lockstep) if self.lockstep else None
 
 
 def measured(runs: Sequence[Run]) -> list[Measured]:
     """Pair each simulated run with each group of repeats of the same experiment, in the order of the runs.
 
-    InputError: the recorded schedule beside a record is malformed.
+    InputError: the recorded schedule of a record is malformed.
     """
     repeats: dict[str, list[Run]] = {}
     for run in runs:

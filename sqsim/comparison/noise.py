@@ -1,4 +1,4 @@
-"""The noise floor: how far a simulated number is from measured ones, against how far these are from each other."""
+"""The noise floor: a simulated number's distance from measured ones, compared with the spread of the measured ones."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from sqsim.record.metrics import Value
 
 WITHIN_PERCENT, WITHIN_SD = 5.0, 2.0
 RULE = f"max({WITHIN_PERCENT:g} %, {WITHIN_SD:g} sd)"
-"""How far a simulated number may be from the mean of the measured ones, whichever is more."""
+"""The tolerance of a simulated number around the mean of the measured ones: the larger of the two."""
 _ROUNDING = 1e-9
-"""Below this share of the mean a spread is rounding, and no measure of anything."""
+"""Below this share of the mean a spread is only rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One number, measured in each repeat and simulated. None: undefined, as nothing tells it."""
+    """One number, measured in each repeat and simulated. None: undefined."""
 
     measured: list[float | None]
-    mean: float | None  # of the measured ones
-    sd: float | None  # their standard deviation, n - 1; None with fewer than two
+    mean: float | None  # of the measured values
+    sd: float | None  # standard deviation (n - 1) of the measured values; None with fewer than two
     simulated: float | None
-    error_percent: float | None  # signed, of the mean
+    error_percent: float | None  # signed, in percent of the mean
     error_sd: float | None  # signed, in standard deviations; None without a spread
-    within: bool | None  # of RULE; None where one measurement leaves that open, or a number is missing
+    within: bool | None  # RULE is kept; None where one measurement leaves that open, or a number is missing
 
 
 def hold(measured: Sequence[Value], simulated: Value) -> Held:
-    """Hold a simulated number against its repeated measurements."""
+    """Compare a simulated number with its repeated measurements."""
     values = [_number(value) for value in measured]
     known = [value for value in values if value is not None]
     ours = _number(simulated)
@@ -47,13 +47,13 @@ def hold(measured: Sequence[Value], simulated: Value) -> Held:
         simulated=ours,
         error_percent=0.0 if not error else 100 * error / abs(mean) if mean else None,
         error_sd=error / sd if sd is not None and sd > _ROUNDING * abs(mean) else None,
-        # One measurement: it may be that its like would scatter wider than the error.
+        # With one measurement the spread is unknown, and it may be larger than the error.
         within=close or (None if sd is None else abs(error) <= WITHIN_SD * sd),
     )
 
 
 def floor(runs: int) -> str:
-    """Say what the noise floor rests on."""
+    """Describe how many runs the noise floor rests on."""
     return "unknown: one run" if runs == 1 else f"standard deviation (n - 1) of {runs} runs"
 
 

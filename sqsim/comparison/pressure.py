@@ -1,4 +1,4 @@
-"""Errors by KV pressure: turns binned by the measured KV usage at their submission, and how far they are off in each bin."""
+"""Errors by KV pressure: turns are binned by the measured KV usage at their submission."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from sqsim.comparison.experiment import Run
 from sqsim.comparison.kv_usage import usage
-from sqsim.record.metrics import Floats, floats
+from sqsim.record.columns import Floats, floats
 from sqsim.record.schema import RunRecord
 
 EDGES = (0.5, 0.8, 0.95)
-"""Where one bin ends and the next begins, in shares of capacity."""
+"""Edges between bins, in shares of capacity."""
 TIMES = ("ttft", "e2e", "tpot")
-"""Of a turn: submission to first token, submission to end, and (end - first token) / (tokens - 1)."""
+"""Times of a turn: submission to first token, submission to end, and (end - first token) / (tokens - 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Turns that were submitted at a usage from `low` on and below `high`, in shares; `all`: at whatever usage."""
+    """Turns submitted at a usage of at least `low` and below `high`, in shares; `all`: at any usage."""
 
     name: str
     low: float | None
@@ -41,9 +41,9 @@ class Bin:
 
 
 def by_pressure(real: Sequence[Run], simulated: Run) -> list[Bin]:
-    """Errors of all turns, then by bin where the usage of every measured run is known.
+    """Compute the errors of all turns, then by bin where the usage of every measured run is known.
 
-    A turn's measured usage and times are the means over the repeats; turns that are not in every run are left out.
+    A turn's measured usage and times are means over the repeats; turns missing in a run are left out.
     """
     times = [_times(run.record) for run in (*real, simulated)]
     keys = sorted(set.intersection(*(set(found) for found in times)))
@@ -70,7 +70,7 @@ def _name(low: float, high: float | None) -> str:
 
 
 def _times(record: RunRecord) -> dict[tuple[str, int], tuple[float, ...]]:
-    """By task and turn: usage at submission, then TIMES; nan where unknown."""
+    """Return, by task and turn, the usage at submission and then TIMES; nan where unknown."""
     turns = record.turns
     submit, first, end, tokens = (
         floats(turns, name) for name in ("submit_s", "first_token_s", "end_s", "output_tokens")

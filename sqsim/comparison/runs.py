@@ -1,7 +1,7 @@
-"""Runs side by side: metrics, circumstances, tasks, the token accounting of every turn, measured against simulated.
+"""Comparison of runs side by side: metrics, settings, tasks, the token accounting of every turn, measured with simulated.
 
-The first run is the base that the others are compared with. Nothing here prints; `Comparison.to_json` is what
-`sqsim compare --json` shows.
+The first run is the base that the others are compared with. Nothing here prints; `sqsim compare --json` prints
+`Comparison.to_json`.
 """
 
 from __future__ import annotations
@@ -16,56 +16,57 @@ from sqsim.comparison.accounting import Accounting, accounting, comparable
 from sqsim.comparison.experiment import Run, timing_refused, warnings
 from sqsim.comparison.measured import Measured, measured
 from sqsim.errors import RecordError
+from sqsim.record.definitions import DEFINITIONS
 from sqsim.record.evidence import HELD_FIXED, evidence_lines, evidence_of
-from sqsim.record.metrics import DEFINITIONS, Value, metrics
+from sqsim.record.metrics import Value, metrics
 from sqsim.record.schema import RunRecord
 
 _TIMED = {key for key, metric in DEFINITIONS.items() if metric.unit in {"s", "tokens/s", "share"}} | {
     *("retractions", "reclaimed_tokens", "released_sessions"),
 }
-"""Metrics that say nothing of a run whose times are not to be compared."""
+"""Metrics without meaning for a run whose times cannot be compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetricRow:
-    """One metric in every run. `change_percent` is signed, against the first run; None where that says nothing."""
+    """One metric in every run. `change_percent` is the signed change from the first run; None where it has no meaning."""
 
     values: list[Value]
     change_percent: list[float | None]
 
     def cells(self) -> list[str]:
-        """The first value, then each other one and its change, for reading."""
+        """Return the first value, then each other value and its change, as text."""
         first, *others = zip(self.values, self.change_percent, strict=True)
         return [shown(first[0]), *(shown(cell) for pair in others for cell in pair)]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What `compare` found; the lists of `metrics` and `differing` are in the order of `runs`."""
+    """The result of `compare`; the lists of `metrics` and `differing` are in the order of `runs`."""
 
     runs: list[str]
     warnings: list[str]
-    """What to know of the runs, in sentences."""
+    """Warnings about the runs, in sentences."""
     rests_on: dict[str, list[str]]
-    """On what numbers rest, in sentences, and the runs of which each is true."""
+    """The evidence that the numbers rest on, in sentences, with the runs that each is true of."""
     timing_refused: dict[str, str]
-    """Runs whose times are compared with nothing, and why."""
+    """Runs whose times are not compared, and why."""
     metrics: dict[str, MetricRow]
     differing: dict[str, list[Any]]
-    """Values of `run.json` that are not the same in all runs, by key path (`scenario.engine.cache`)."""
+    """Values of `run.json` that differ between runs, by key path (`scenario.engine.cache`)."""
     missing_tasks: dict[str, list[str]]
-    """For each run the tasks of the others that it lacks."""
+    """For each run, the tasks of other runs that it lacks."""
     accounting: list[Accounting]
-    """One for each run that has the first one's policy and cache."""
+    """One for each run with the first run's policy and cache."""
     measured: list[Measured]
     """One for each simulated run and group of real runs of its experiment."""
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as JSON objects, lists and numbers."""
+        """Return everything as JSON objects, lists and numbers."""
         return asdict(self)
 
     def __str__(self) -> str:
-        """Metrics that are not zero everywhere, with their changes; what differs; what to know of the runs."""
+        """Write the metrics that are not zero everywhere, with their changes, the differing settings, and the warnings."""
         names = list(self.runs)
         head = ["metric", "unit", names[0], *(text for name in names[1:] for text in (name, "change %"))]
         rows = [
@@ -92,10 +93,11 @@ def compare(
     directories: Sequence[Path] | None = None,
     allow_other_traces: bool = False,
 ) -> Comparison:
-    """Compare two runs or more, `compare(base, other)`; print the result to read it. `names` (default `1`, `2`, ...) are what the result calls them.
+    """Compare two or more runs, `compare(base, other)`; print the result to read it.
 
-    `directories` are where the records lie: a real one may have its recorded schedule beside it. RecordError: fewer
-    than two runs, or runs of different trace files unless `allow_other_traces`. InputError: a malformed schedule.
+    `names` are the runs' names in the result, by default `1`, `2`, ... `directories` are the records' directories, where a
+    real record may have its recorded schedule. RecordError: fewer than two runs, or runs of different trace files unless
+    `allow_other_traces`. InputError: a malformed schedule.
     """
     called = [str(index + 1) for index in range(len(records))] if names is None else names
     places: Sequence[Path | None] = [None] * len(records) if directories is None else directories
@@ -130,7 +132,7 @@ def _rests_on(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def change_percent(base: Value, value: Value) -> float | None:
-    """Signed change against the base in percent; None for what are no numbers, and for any change from 0."""
+    """Compute the signed change from the base in percent; None for values that are not numbers, and for a change from 0."""
     if not isinstance(base, (int, float)) or not isinstance(value, (int, float)):
         return None
     if isinstance(base, bool) or isinstance(value, bool):
@@ -158,7 +160,7 @@ def _metric_rows(runs: Sequence[Run], refused: Mapping[str, str]) -> dict[str, M
     found = [metrics(run.record) for run in runs]
     rows: dict[str, MetricRow] = {}
     for key in dict.fromkeys(key for values in found for key in values):
-        # A reason that did not occur has no key: nothing failed by it.
+        # A failure reason that did not occur has no key, so its count is 0.
         values = [one.get(key, 0 if key.startswith("failed_") else None) for one in found]
         apart = [key in _TIMED and bool({runs[0].name, run.name} & refused.keys()) for run in runs]
         changes = [
@@ -177,7 +179,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
-    # Traces are compared by their hash, failures are metrics.
+    # Traces are compared by their hash, and failures are metrics.
     flat = [
         dict(_flat({key: value for key, value in run.record.run.items() if key not in {"traces", "failures"}}))
         for run in runs

@@ -1,4 +1,4 @@
-"""What a comparison of measured and simulated runs comes to, in sentences; the command line and the page say the same."""
+"""Verdicts of a comparison of measured and simulated runs, in sentences for the command line and the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEAD = {
 
 
 def verdicts(found: Measured) -> list[str]:
-    """Accounting, lock-step and timing, at most a sentence or two for each."""
+    """Write the verdicts on accounting, lock-step and timing, one or two sentences for each."""
     lines = [accounting_verdict(found), lockstep_verdict(found)]
     if found.timing is None:
         return [*lines, f"Timing is not compared: {found.timing_refused}."]
@@ -26,7 +26,7 @@ def verdicts(found: Measured) -> list[str]:
 
 
 def accounting_verdict(found: Measured) -> str:
-    """What differs between the simulation and the real runs, beside what differs among these."""
+    """State how the simulation's accounts differ from the real runs', and how the real runs differ among themselves."""
     accounts = found.accounting
     if not any(table.rows or table.rows_in_one for each in accounts for table in each.tables.values()):
         return "Token accounting: nothing to compare, as no turn was run."
@@ -65,7 +65,7 @@ def _span(counts: Sequence[int]) -> str:
 
 
 def lockstep_verdict(found: Measured) -> str:
-    """What the recorded schedules say of the scheduler."""
+    """State whether the scheduler repeats the recorded schedules."""
     without = (
         f"{', '.join(found.without_schedule)} {'has' if len(found.without_schedule) == 1 else 'have'} no schedule/ beside the record"
         if found.without_schedule
@@ -90,7 +90,7 @@ def _apart(one: LockStep) -> str:
 
 
 def timing_verdict(timing: Timing) -> str:
-    """The errors that matter most, and how many numbers lie within the rule."""
+    """State the most important errors, and how many numbers keep the rule."""
     parts = [
         f"{name} {held.error_percent:+.1f} %"
         for key, name in _HEAD.items()
@@ -107,7 +107,7 @@ def timing_verdict(timing: Timing) -> str:
 
 
 def kv_verdict(timing: Timing) -> str:
-    """How far the curves of KV usage are apart."""
+    """State the distance between the curves of KV usage."""
     if timing.kv is None:
         return "KV usage: not known in every run, so the curves are not compared."
     mean, floor = timing.metrics["kv_usage_mean"], timing.kv.between_measured

@@ -1,1 +1,1 @@
-"""Many runs: studies, sweeps, intervals, plans."""
+"""Experiments of many runs: studies, sweeps, intervals, plans, regions."""

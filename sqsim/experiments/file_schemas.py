@@ -1,7 +1,7 @@
-"""The JSON Schema (2020-12) of a scenario's file and of a study's, for editors and validators.
+"""JSON Schemas (2020-12) of scenario and study files, for editors and validators.
 
-It is as strict as form can be: unknown keys are refused, each kind of load and each policy is a choice of its own. Which
-values go together (SPEC.md, "Which combinations exist") is checked when sqsim reads the file, and not here.
+A schema refuses unknown keys and lists each kind of load and each policy as an alternative. It does not check which values
+go together (SPEC.md, "Which combinations exist"); sqsim checks that when it reads the file.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from pydantic.json_schema import GenerateJsonSchema
 from sqsim.base.part import Part, Word
 from sqsim.experiments.study_file import Fill, PanelFile, StudyFile
 from sqsim.policies.registry import POLICIES
-from sqsim.scenario.parts import LOADS, Engine
+from sqsim.scenario.engine import Engine
+from sqsim.scenario.load import LOADS
 from sqsim.scenario.scenario import Scenario
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Form(GenerateJsonSchema):
-    """pydantic's schema without a title for each key, which would only repeat it."""
+    """pydantic's schema without titles, which would only repeat the keys."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - pydantic's signature
         return False
@@ -45,18 +46,18 @@ def scenario_schema() -> dict[str, Any]:
 
 
 def study_schema() -> dict[str, Any]:
-    """Build the schema of a study's file; its changes to a scenario may have any key and any value here."""
+    """Build the schema of a study's file; it accepts any key and value in changes to a scenario."""
     schema = _form(StudyFile)
     defined = {kind.__name__: _form(kind) for kind in (PanelFile, Fill)}
     return {"$schema": DIALECT, "title": "sqsim study", **schema, "$defs": defined}
 
 
 def _form(kind: type[BaseModel]) -> dict[str, Any]:
-    """The form of one mapping of a file, every key with its default as the file writes it."""
+    """Build the schema of one mapping of a file, with defaults as the file writes them."""
     schema = kind.model_json_schema(schema_generator=_Form)
     schema.pop("$defs", None)
     schema.pop("title", None)
-    if "description" in schema:  # a docstring: its lines end where the source's do
+    if "description" in schema:  # a docstring: join its lines, keep its paragraphs
         schema["description"] = re.sub(r"(?<!\n)\n(?!\n)", " ", schema["description"])
     for name, field in kind.model_fields.items():
         key = schema["properties"][name]
@@ -72,6 +73,6 @@ def _form(kind: type[BaseModel]) -> dict[str, Any]:
 
 
 def _tagged(kind: type[Part], tag: str) -> dict[str, Any]:
-    """The form of one choice among several: the key that tells it from the others must be there."""
+    """Build the schema of one alternative; it requires the key that tells it from the others."""
     schema = _form(kind)
     return {**schema, "required": sorted({tag, *schema.get("required", [])})}

@@ -1,8 +1,8 @@
-"""The points of a grid: every combination of values of scenario keys, as `--grid` says them.
+"""The grid of a sweep: every combination of values of scenario keys, as `--grid` gives them.
 
 load.concurrency=8,16,24                        a list
-load.concurrency=8..64+8                        a range with both its ends; +1 where no step is said
-load.concurrency=8..256*2                       a geometric one
+load.concurrency=8..64+8                        a range with both its ends; the step is +1 by default
+load.concurrency=8..256*2                       a geometric range
 policy={name: none},{name: keep_last, n: 3}     values are YAML in flow style
 policy,engine.cache=[{name: none},radix],[{name: sidequest},session]     keys that change together
 """
@@ -23,7 +23,7 @@ Values = dict[str, Any]
 """Scenario keys, dotted, and their values."""
 
 MOST_VALUES = 100_000
-"""Of one axis; a range with more is a slip of the pen."""
+"""Largest number of values of one axis; a longer range is taken for a typing error."""
 
 _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"\s*({_NUMBER})\s*\.\.\s*({_NUMBER})\s*(?:([+*])\s*({_NUMBER}))?\s*")
@@ -31,14 +31,14 @@ _RANGE = re.compile(rf"\s*({_NUMBER})\s*\.\.\s*({_NUMBER})\s*(?:([+*])\s*({_NUMB
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Keys that change together, and what they are set to, one tuple a place of the axis."""
+    """Keys that change together, and their values, one tuple a position."""
 
     keys: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]
 
 
 def parse_axis(text: str) -> Axis:
-    """Read one `--grid`. ScenarioError names it, what is wrong and the fix."""
+    """Read one `--grid` option. ScenarioError names the option, the fault and the fix."""
     where = f"--grid {text if len(text) <= 60 else text[:57] + '...'}"
     name, equals, said = text.partition("=")
     keys = tuple(key.strip() for key in name.split(","))
@@ -91,7 +91,7 @@ def _number(text: str) -> int | float:
 
 
 def points(axes: Sequence[Axis]) -> list[Values]:
-    """Every combination, the last axis running fastest. ScenarioError: two axes set one key."""
+    """List every combination; the last axis changes fastest. ScenarioError: two axes set one key."""
     keys = [key for axis in axes for key in axis.keys]
     twice = next((key for at, key in enumerate(keys) if key in keys[:at]), None)
     if twice is not None:
@@ -103,10 +103,10 @@ def points(axes: Sequence[Axis]) -> list[Values]:
 
 
 def overrides(values: Values) -> list[str]:
-    """The values as `--set` takes them."""
+    """Write the values as `--set` takes them."""
     return [f"{key}={json.dumps(value)}" for key, value in values.items()]
 
 
 def written(value: Any) -> Any:
-    """A value for a column of a table: what is no plain value as JSON."""
+    """Write a value for a column of a table; mappings and lists become JSON."""
     return json.dumps(value, sort_keys=True) if isinstance(value, dict | list) else value

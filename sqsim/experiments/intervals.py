@@ -1,15 +1,15 @@
-"""How sure a simulated number is: an interval for every metric, and where its width comes from.
+"""Intervals: a 90 % interval for every metric of a run, and the two sources of its width.
 
-Draw i runs the scenario on the cost profile as it might as well be (models/cost/uncertainty.py) and under a seed of its own, so
-what the scenario draws (tasks, arrivals, decisions) is drawn anew too. A run under the true profile would be one more
-such draw, as far as the profile's doubts are right. So the interval between the m-th smallest and m-th largest of
-20 m - 1 draws holds it with a chance of exactly 90 %.
+Draw i samples a cost profile from its stated uncertainty (models/cost/uncertainty.py) and runs the scenario under another
+seed, which also changes what the scenario draws (tasks, arrivals, decisions). A run under the true profile is one more
+such draw, if the profile's stated uncertainty is right. So the interval between the m-th smallest and m-th largest of
+20 m - 1 draws contains it with a chance of exactly 90 %.
 
-Each profile is run under two seeds. By the law of total variance, the covariance of such a pair is the part of the
-profile, and half the mean squared difference of a pair is the part of the sampling.
+Each profile is run under two seeds. By the law of total variance, the covariance of such a pair is the variance due to
+the profile, and half the mean squared difference of a pair is the variance due to sampling.
 
-What is not in the interval: what a scenario states (recall, KV capacity, the tasks of a file), the simulated
-scheduler, and any step beyond the measured ranges.
+The interval does not cover values that the scenario fixes or assumes (recall, KV capacity, the tasks of a file), the
+simulated scheduler, and any step beyond the measured ranges.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sqsim.errors import InputError, RecordError, RunError, SqsimError
 from sqsim.models.cost.profile import Profile
 from sqsim.models.cost.uncertainty import describe_uncertainty, sample_profile
 from sqsim.record.metrics import Value, metrics
-from sqsim.scenario.parts import RateLoad
+from sqsim.scenario.load import RateLoad
 from sqsim.scenario.resolved import Resolved
 from sqsim.scenario.scenario import Scenario
 from sqsim.simulation.simulate import simulate
@@ -41,10 +41,10 @@ FILE = "bands.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
-    """A metric with its 90 % interval, in its own unit; the two standard deviations are the parts of the doubt.
+class Interval:
+    """A metric's 90 % interval in the metric's unit, with the standard deviations due to the profile and to sampling.
 
-    `value` is that of the scenario as it stands, which need not be the middle.
+    `value` is the metric of the scenario itself; it need not be the middle.
     """
 
     value: float
@@ -55,35 +55,35 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Bands:
-    """Every metric that is a number in every draw, in the order of `metrics`."""
+class Intervals:
+    """Intervals of every metric that is a number in every draw, in the order of `metrics`."""
 
-    bands: dict[str, Band]
+    bands: dict[str, Interval]  # the key of bands.json
     draws: dict[str, list[float]]
-    """Metric -> its value in each draw. Draw i of two scenarios with one seed and profile shares its luck."""
+    """Metric -> its value in each draw. Two scenarios with one seed and profile share the random numbers of draw i."""
     doubts: dict[str, str]
-    """Term of the profile -> what was drawn of it."""
+    """Term of the profile -> the uncertainty that was drawn from."""
     sampled: list[str]
-    """Key paths of what the scenario draws; empty: another seed changes nothing."""
+    """Key paths of the values that the scenario draws; empty: another seed changes nothing."""
     confidence: float = CONFIDENCE
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as JSON objects, lists and numbers."""
+        """Return everything as JSON objects, lists and numbers."""
         return asdict(self)
 
 
-def bands(
+def intervals(
     scenario: Scenario,
     *,
     draws: int = DRAWS,
     jobs: int = 1,
     progress: Progress | None = None,
     value: Mapping[str, Value] | None = None,
-) -> Bands:
-    """Run a scenario `draws` times, twice where it draws anything itself; `jobs` at a time.
+) -> Intervals:
+    """Run a scenario on `draws` sampled profiles, twice where the scenario draws values itself; `jobs` runs at a time.
 
-    `value`: its metrics as it stands, where they are known; they cost a run. The same scenario gives the same bands,
-    whatever `jobs`. InputError: the scenario cannot be run, or `draws` is not one less than a multiple of 20.
+    `value`: the scenario's metrics, if known; otherwise they cost one more run. The same scenario gives the same intervals
+    for any `jobs`. InputError: the scenario cannot be run, or `draws` is not one less than a multiple of 20.
     """
     rank = check_draws(draws)
     profile = Resolved.of(scenario).profile
@@ -97,9 +97,9 @@ def bands(
     as_it_stands = _numbers(metrics(simulate(scenario)) if value is None else value)
     firsts, twins = found[:draws], found[draws:] or found
     keys = [key for key in as_it_stands if all(key in run for run in found)]
-    return Bands(
+    return Intervals(
         {
-            key: _band(as_it_stands[key], [run[key] for run in firsts], [run[key] for run in twins], rank)
+            key: _interval(as_it_stands[key], [run[key] for run in firsts], [run[key] for run in twins], rank)
             for key in keys
         },
         {key: [run[key] for run in firsts] for key in keys},
@@ -109,7 +109,7 @@ def bands(
 
 
 def check_draws(draws: int) -> int:
-    """The rank from either end at which so many draws leave 90 % between; InputError where none does so exactly."""
+    """Return the rank from either end that leaves exactly 90 % of the draws between; InputError where there is none."""
     rank, rest = divmod(draws + 1, 20)
     if rest or not rank:
         raise InputError(
@@ -119,8 +119,8 @@ def check_draws(draws: int) -> int:
     return rank
 
 
-def write_bands(directory: Path, found: Bands) -> None:
-    """Write `bands.json` beside a record. RunError: it cannot be written."""
+def write_intervals(directory: Path, found: Intervals) -> None:
+    """Write `bands.json` into a record's directory. RunError: it cannot be written."""
     path = directory / FILE
     try:
         path.write_text(json.dumps(found.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -128,22 +128,23 @@ def write_bands(directory: Path, found: Bands) -> None:
         raise RunError(f"{path}: cannot be written: {error.strerror}; free some space") from error
 
 
-def read_bands(directory: Path) -> Bands | None:
-    """The bands beside a record; None where it has none. RecordError: the file is damaged."""
+def read_intervals(directory: Path) -> Intervals | None:
+    """Read the intervals of a record; None where it has none. RecordError: the file is damaged."""
     path = directory / FILE
     if not path.exists():
         return None
     try:
         data = json.loads(path.read_bytes(), parse_constant=no_constant)
-        return Bands(**{**data, "bands": {key: Band(**band) for key, band in data["bands"].items()}})
+        return Intervals(**{**data, "bands": {key: Interval(**band) for key, band in data["bands"].items()}})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); run the scenario again with --bands") from error
 
 
-def change_percent(base: Bands, other: Bands) -> dict[str, Band]:
-    """Signed change of each metric against `base` in per cent, draw by draw, so that shared luck cancels out.
+def change_percent(base: Intervals, other: Intervals) -> dict[str, Interval]:
+    """Compute the signed change of each metric from `base` in percent, draw by draw, so that shared randomness cancels out.
 
-    Its parts are not told apart: `sampling_sd` is 0 and `parameter_sd` holds both. InputError: other numbers of draws.
+    The two sources are not separated: `sampling_sd` is 0 and `parameter_sd` holds both. InputError: the numbers of draws
+    differ.
     """
     found = {}
     for key in (key for key in base.bands if key in other.bands):
@@ -156,12 +157,12 @@ def change_percent(base: Bands, other: Bands) -> dict[str, Band]:
             continue
         changes = [100.0 * (new / old - 1.0) for old, new in zip(before, after, strict=True)]
         value = 100.0 * (other.bands[key].value / base.bands[key].value - 1.0)
-        found[key] = _band(value, changes, changes, (len(changes) + 1) // 20)
+        found[key] = _interval(value, changes, changes, (len(changes) + 1) // 20)
     return found
 
 
 def _sampled(scenario: Scenario) -> list[str]:
-    """What the scenario's seed decides."""
+    """List the key paths of values that the scenario's seed decides."""
     load, policy = scenario.load, scenario.policy
     drawn_keys = {
         "resample": scenario.resample,
@@ -179,7 +180,7 @@ def _run(scenario: Scenario, profile: Profile, draw: tuple[int, int]) -> dict[st
 
 
 def _numbers(found: Mapping[str, Value]) -> dict[str, float]:
-    """The metrics that are numbers of the run itself."""
+    """Keep the metrics that are numbers and belong to the run itself."""
     return {
         key: float(value)
         for key, value in found.items()
@@ -187,9 +188,9 @@ def _numbers(found: Mapping[str, Value]) -> dict[str, float]:
     }
 
 
-def _band(value: float, first: Sequence[float], twin: Sequence[float], rank: int) -> Band:
+def _interval(value: float, first: Sequence[float], twin: Sequence[float], rank: int) -> Interval:
     ordered = sorted(first)
     mean, other = fmean(first), fmean(twin)
     between = sum((a - mean) * (b - other) for a, b in zip(first, twin, strict=True)) / (len(first) - 1)
     within = fmean((a - b) ** 2 for a, b in zip(first, twin, strict=True)) / 2
-    return Band(value, ordered[rank - 1], ordered[-rank], sqrt(max(0.0, between)), sqrt(within))
+    return Interval(value, ordered[rank - 1], ordered[-rank], sqrt(max(0.0, between)), sqrt(within))

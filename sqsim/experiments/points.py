@@ -1,12 +1,12 @@
-"""A directory of finished runs, each under a key of all that decides it: what sweeps and plans resume from.
+"""Points: a directory of finished runs, from which sweeps and plans resume. Each run has a key of its inputs.
 
-    DIR/points/KEY.json     a finished run: its scenario, its metrics, where its tasks' time went, its evidence;
-                            and their sha256: what was damaged or put elsewhere is never taken for a result
+    DIR/points/KEY.json     a finished run: its scenario, its metrics, its tasks' time, its evidence;
+                            and their sha256, so that a damaged or misplaced file is never taken for a result
     DIR/records/KEY/        its whole record, where records are asked for
 
-The key is the sha256 of the scenario with every default, of what its files hold, of sqsim's own code, and of the source
-of a policy that is no part of sqsim. So a finished run never runs twice, and what was killed goes on where it stopped.
-Code that makes only pages or reads the command line is left out: a point outlives a change there, and no other.
+The key is the sha256 of the scenario with every default, of the content of its files, of sqsim's own code, and of the
+source of a policy that is not part of sqsim. So a finished run never runs twice, and an interrupted sweep or plan
+continues where it stopped. The key leaves out code of pages and of the command line: a change there keeps finished points.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from sqsim.trace.files import sha256, written_whole
 
 SCHEMA = "sqsim-point/1"
 UNTIMED = "wall_s"
-"""The one metric that is no property of a run."""
+"""The only metric that is not a property of the run."""
 
 _NOT_RUN = ("report", "cli")
-"""What no run goes through."""
+"""Rooms whose code no run executes."""
 
 Found = dict[str, Any]
-"""What a point's file holds."""
+"""The content of a point's file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """A scenario on the cost profile as it might as well be: draw `index` of `seed` (models/cost/uncertainty.py)."""
+    """A scenario on a cost profile sampled from its stated uncertainty: draw `index` of `seed` (models/cost/uncertainty.py)."""
 
     scenario: Scenario
     seed: int
@@ -57,7 +57,7 @@ class Draw:
 
 
 Item = Scenario | Draw
-"""What a point is a run of."""
+"""The input of a point: a scenario, or a draw of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Points:
     records: bool = False
 
     def make_room(self, overwrite: bool) -> None:
-        """A directory that is new, or holds points; with `overwrite` they are forgotten. RecordError: it is another."""
+        """Prepare the directory; `overwrite` deletes its points. RecordError: the directory holds something else."""
         check_place(self.directory)
         mine = self.directory / "points"
         if self.directory.exists() and any(self.directory.iterdir()) and not mine.is_dir():
@@ -81,7 +81,7 @@ class Points:
                 file.unlink()
 
     def known(self, key: str) -> Found | None:
-        """A finished point, where an earlier run left it whole."""
+        """Return a finished point; None where it was not run. RecordError: its file is damaged."""
         file = self._file(key)
         if not file.is_file() or (self.records and not is_record(self.record(key))):
             return None
@@ -94,15 +94,15 @@ class Points:
         raise RecordError(f"{file}: damaged; delete it, and the point is run again")
 
     def record(self, key: str) -> Path:
-        """Where the whole record of a point is."""
+        """Return the directory of a point's whole record."""
         return self.directory / "records" / key
 
     def run(
         self, items: Sequence[Item], workers: Workers, progress: Progress | None = None
     ) -> list[Found | SqsimError]:
-        """Each item's point, run where it is not known; an error of a run stands in its place.
+        """Return each item's point, and run it where it is not known; a run that fails gives its error instead.
 
-        Interrupted: what was finished stays.
+        Interrupted: finished points stay.
         """
         keys = [content_key(item) for item in items]
         done: dict[str, Found | SqsimError] = {}
@@ -127,7 +127,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Runs one point and leaves it in the directory. May be sent to another process."""
+    """Runs one point and writes it to the directory. It may be sent to another process."""
 
     points: Points
 
@@ -156,7 +156,7 @@ def _profile(draw: Draw) -> Profile:
 
 
 def content_key(item: Item) -> str:
-    """What names a run: 24 hex digits of the sha256 of all that decides it."""
+    """Compute the key of a run: 24 hex digits of the sha256 of its inputs."""
     scenario = item.scenario if isinstance(item, Draw) else item
     files = [*scenario.trace_paths, *([scenario.model_path] if scenario.model_path else [])]
     if scenario.profile.endswith((".yaml", ".yml")):
@@ -177,14 +177,14 @@ def _sum_of(path: Path) -> str:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """A JSON file that appears whole; the same content gives the same bytes."""
+    """Write a JSON file that appears whole; the same content gives the same bytes."""
     text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
     with written_whole(path) as file:
         file.write(text.encode())
 
 
 def read_json(directory: Path, name: str, schema: str) -> dict[str, Any]:
-    """What the JSON file of finished work holds. RecordError: it is not there, damaged, or of another version."""
+    """Read the JSON file of finished work. RecordError: it is missing, damaged, or of another version."""
     file, work = directory / name, name.removesuffix(".json")
     try:
         content = json.loads(file.read_bytes())

@@ -1,8 +1,8 @@
 """A study: panels of runs that one page compares. `reports/demo/study.yaml` shows every key.
 
-A panel takes a scenario, some variants (sets of changes with a name) and grids of values, and runs every
-combination. Points run side by side on this machine's cores; a run's record depends on its scenario alone,
-so the number of workers changes nothing but the time.
+A panel takes a scenario, variants (named sets of changes) and lists of values, and runs every combination. Points run in
+parallel on this machine's cores; a run's record depends on its scenario alone, so the number of workers changes only the
+time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from sqsim.errors import InputError, RecordError, RunError, SqsimError
 from sqsim.experiments.points import content_key
 from sqsim.experiments.study_file import PanelFile, Point, Study, StudyFile
 from sqsim.record.files import write_record
-from sqsim.record.metrics import metrics, regret_tokens
+from sqsim.record.metrics import metrics
+from sqsim.record.regret import regret_tokens
 from sqsim.record.schema import RunRecord
 from sqsim.scenario.labels import labels
 from sqsim.scenario.scenario import Scenario
@@ -33,7 +34,7 @@ _FILL_TOLERANCE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What is left of a run once its record is written or forgotten; `held` is what regret is computed from."""
+    """The result kept of a run after its record is written or dropped; regret is computed from `held`."""
 
     metrics: dict[str, Any]
     held: RunRecord
@@ -42,13 +43,13 @@ class _Done:
 def run_study(
     file: Path, directory: Path, *, jobs: int, overwrite: bool, progress: Progress | None = None
 ) -> Path:
-    """Run a study and write `study.json` and the kept records to `directory`; the path of study.json.
+    """Run a study, write `study.json` and the kept records to `directory`, and return the path of study.json.
 
-    ScenarioError, RecordError and RunError as for single runs; what a point's run raises names the point.
+    ScenarioError, RecordError and RunError as for single runs; an error of a point's run names the point.
     """
     _make_room(directory, overwrite)
     study = Study(file)
-    study.points(study.panels)  # what is wrong with any of them is said before the first one runs
+    study.points(study.panels)  # faults of any point are reported before the first run
     with whole_directory(directory, overwrite) as fresh:
         filled = _fill(study, jobs)
         points = study.points(filled)
@@ -69,7 +70,7 @@ def _make_room(directory: Path, overwrite: bool) -> None:
 
 
 def _fill(study: Study, jobs: int) -> list[PanelFile]:
-    """The panels, each with the capacity that its `fill` asks for."""
+    """Give each panel the capacity that its `fill` asks for."""
     panels = list(study.panels)
     asked = [index for index, panel in enumerate(panels) if panel.fill is not None]
     for place, result in Workers(jobs).each(_filled, [(study, panels[index]) for index in asked]):
@@ -80,7 +81,7 @@ def _fill(study: Study, jobs: int) -> list[PanelFile]:
 
 
 def _run_points(points: list[Point], directory: Path, jobs: int, progress: Progress | None) -> list[_Done]:
-    """What each point's run gave. Points of several panels that ask for the same run share it."""
+    """Run each point; points of several panels that ask for the same run share it."""
     shared: dict[str, list[int]] = {}
     for index, point in enumerate(points):
         shared.setdefault(content_key(point.scenario), []).append(index)
@@ -95,9 +96,9 @@ def _run_points(points: list[Point], directory: Path, jobs: int, progress: Progr
 
 
 def _filled(asked: tuple[Study, PanelFile]) -> PanelFile:
-    """The panel with the capacity that it asks for: bisection on a peak that falls as capacity grows."""
+    """Find the capacity that a panel asks for, by bisection on a peak that falls as capacity grows."""
     study, panel = asked
-    assert panel.fill is not None, "only those that ask"
+    assert panel.fill is not None, "only panels with a fill are given"
     index = study.index[panel.id]
     at = [(key, value, ("panels", index, "fill", "at", key)) for key, value in panel.fill.at.items()]
     changes = [*study.variant(panel.fill.variant), *at]
@@ -145,7 +146,7 @@ def _run(directory: Path, points: list[Point]) -> _Done:
 
 
 def _named(point: Point, error: SqsimError) -> SqsimError:
-    """The error of a point's run, with the point's name."""
+    """Add the point's name to an error of its run."""
     values = ", ".join(f"{key} {show(value)}" for key, value in point.values)
     where = f"panel {point.panel.id}, {point.variant}{values and f', {values}'}"
     kind = InputError if isinstance(error, InputError) else RunError
@@ -198,12 +199,12 @@ def _content(
 
 
 def _place(point: Point) -> tuple[tuple[str, Any], ...]:
-    """Where in its panel a point stands, apart from what only its own policy knows."""
+    """Return the values that place a point in its panel, without keys of its policy."""
     return tuple((key, value) for key, value in point.values if not key.startswith("policy."))
 
 
 def _system(scenarios: list[Scenario]) -> dict[str, str | None]:
-    """Model and GPU of a panel; None where its points do not share one."""
+    """Return model and GPU of a panel; None where its points do not share one."""
     models, gpus = {each.model for each in scenarios}, {each.engine.gpu for each in scenarios}
     return {
         "model": models.pop() if len(models) == 1 else None,

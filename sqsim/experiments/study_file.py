@@ -1,4 +1,4 @@
-"""A study's file: its form, what is checked about it, and the runs that it asks for.
+"""A study's file: its keys, its checks, and the runs that it asks for.
 
 `reports/demo/study.yaml` shows every key. Every fault is a ScenarioError, one line a fault, with file and line.
 """
@@ -22,10 +22,10 @@ from sqsim.errors import ScenarioError
 from sqsim.scenario.scenario import Scenario, load_scenario
 
 Changes = dict[str, Any]
-"""Scenario keys, dotted, and their values: what `--set` takes."""
+"""Dotted scenario keys and their values, as `--set` takes them."""
 
 Change = tuple[str, Any, KeyPath]
-"""One of them, and where it stands in the study."""
+"""A key, its value, and its place in the study."""
 
 _NAME_LETTERS = 100
 
@@ -58,7 +58,7 @@ class PanelFile(Part):
 
 
 class StudyFile(Part):
-    """The file: what was asked, the variants by name, the panels."""
+    """The keys of the file: the question, the variants by name, the panels."""
 
     title: str = Field(description="a line")
     asked: str = Field(description="a paragraph: what the study was to answer")
@@ -71,17 +71,17 @@ class StudyFile(Part):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run to do."""
+    """One run that the study asks for."""
 
     panel: PanelFile
     variant: str
     values: tuple[tuple[str, Any], ...]
     scenario: Scenario
-    kept: str | None  # the record's place below the study's directory
+    kept: str | None  # the record's path below the study's directory; None: not kept
 
 
 class Study:
-    """A study's file with the places of its values. ScenarioError: it is wrong, and where."""
+    """A study's file with the places of its values. ScenarioError names each fault and its place."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -125,7 +125,7 @@ class Study:
         return str(self.wrong(loc, problem))
 
     def _check(self) -> None:
-        """What the form of the file cannot say."""
+        """Check what the file's schema cannot express."""
         for index, panel in enumerate(self.panels):
             here: KeyPath = ("panels", index)
             if panel.id in self.index:
@@ -152,7 +152,7 @@ class Study:
             raise self.wrong(path, f"{show(twice)} is named twice; name it once")
 
     def scenario(self, panel: PanelFile, changes: list[Change]) -> Scenario:
-        """The panel's scenario with changes, each with the path that it has in the study."""
+        """Load the panel's scenario with changes, each with its path in the study."""
         index = self.index[panel.id]
         own = [(key, value, ("panels", index, "set", key)) for key, value in panel.set.items()]
         last = {key: (value, path) for key, value, path in [*own, *changes]}
@@ -166,7 +166,7 @@ class Study:
         return [(key, value, ("variants", name, key)) for key, value in self.file.variants[name].items()]
 
     def points(self, panels: Sequence[PanelFile]) -> list[Point]:
-        """The panels' runs: each variant at every combination of values."""
+        """List the panels' runs: each variant at every combination of values."""
         kept: set[str] = set()
         found: list[Point] = []
         for panel in panels:
@@ -183,7 +183,7 @@ class Study:
 
 
 def _place_of(taken: set[str], words: list[str]) -> str:
-    """A place for a record below the study's directory: what it is in few letters, and a number where that is taken."""
+    """Choose a record's path below the study's directory: a short name, with a number where the name is taken."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", "-".join(words))[:_NAME_LETTERS]
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     free = next(each for each in names if each not in taken)

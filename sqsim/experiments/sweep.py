@@ -1,7 +1,7 @@
-"""A sweep: one scenario at every point of a grid, into a directory that remembers what is done (points.py).
+"""A sweep: one scenario at every point of a grid, in a directory that keeps finished points (points.py).
 
 `sweep.json` holds the grid and its points in the grid's order, `sweep.parquet` and `sweep.csv` the same as a table. A
-wider grid runs only what is new. The three depend on the points alone: resumed or not, the same bytes.
+wider grid runs only the new points. The three files depend on the points alone: a resumed sweep has the same bytes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sqsim.base.workers import Progress, Workers
 from sqsim.errors import ScenarioError, SqsimError
 from sqsim.experiments.grid import Axis, Values, overrides, points, written
 from sqsim.experiments.points import UNTIMED, Found, Points, content_key, read_json, write_json
+from sqsim.record.definitions import DEFINITIONS
 from sqsim.record.evidence import each_once
-from sqsim.record.metrics import DEFINITIONS
 from sqsim.scenario.labels import labels
 from sqsim.scenario.scenario import Scenario, load_scenario
 from sqsim.trace.files import written_whole
@@ -31,7 +31,7 @@ SCHEMA = "sqsim-sweep/1"
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A place of the grid; `scenario` is None where its values make none, and `error` says why."""
+    """A point of the grid; `scenario` is None where its values make no scenario, and `error` states why."""
 
     values: Values
     scenario: Scenario | None = None
@@ -46,7 +46,7 @@ class Sweep:
     """The points of a grid, done or failed."""
 
     points: list[Point]
-    resumed: int  # points that were there before
+    resumed: int  # number of points that were finished before
 
     @property
     def failed(self) -> list[Point]:
@@ -64,10 +64,10 @@ def run_sweep(
     workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> Sweep:
-    """Run what a grid asks for and `directory` does not hold yet, and write the sweep's tables.
+    """Run the points of a grid that `directory` does not hold yet, and write the sweep's tables.
 
     A point that fails is reported and does not stop the others. ScenarioError: no point of the grid is a scenario.
-    RecordError: the directory is something else. Interrupted: finished points stay.
+    RecordError: the directory holds something else. Interrupted: finished points stay.
     """
     asked = _points(file, axes, changes)
     store = Points(directory, records)
@@ -146,7 +146,7 @@ def _write(
 
 
 def _table(found: Sequence[Point]) -> pa.Table:
-    """One row a point: its values, whether it was done, its labels and its metrics."""
+    """Build the table, one row a point: its values, its status, its labels and its metrics."""
     keys = list(found[0].values) if found else []
     failed = sorted({name for point in found for name in (point.metrics or {}) if name.startswith("failed_")})
     columns: dict[str, list[Any]] = {key: [written(point.values[key]) for point in found] for key in keys}
@@ -166,7 +166,7 @@ def _table(found: Sequence[Point]) -> pa.Table:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    """Numbers as numbers where all of them are, else all as text."""
+    """Build a column of numbers where all values are numbers, else of text."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int, float} and len(kinds) > 1:
         return pa.array(values, pa.float64())
@@ -176,5 +176,5 @@ def _column(values: list[Any]) -> pa.Array:
 
 
 def read_sweep(directory: Path) -> dict[str, Any]:
-    """What sweep.json holds. RecordError: it is no sweep, unfinished, or of another version."""
+    """Read sweep.json. RecordError: it is no sweep, unfinished, or of another version."""
     return read_json(directory, "sweep.json", SCHEMA)

@@ -1,1 +1,1 @@
-"""How near the simulation is to a real server: recorded schedules, step times, fitted profiles, what is covered."""
+"""The simulation's fidelity to a real server: recorded schedules, step times, fitted profiles, covered models and GPUs."""

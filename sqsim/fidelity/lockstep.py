@@ -1,8 +1,8 @@
-"""Law 11: fed with the arrivals of a recorded schedule, the scheduler takes the same decisions, step by step.
+"""Lock-step (law 11): given the arrivals of a recorded schedule, the scheduler takes the same decisions, step by step.
 
 `replay` gives a `Scheduler` the arrivals, aborts and session closings of a recording at their place in its log, asks
-it for every round, and compares whatever the log says about that round or result. Times are not compared: they are
-those of the machine that recorded.
+it for every round, and compares every field that the log states about that round or result. It does not compare times:
+they belong to the machine that recorded.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Report:
     retractions: int = 0
     held_sessions: int = 0
     differences: list[Difference] = field(default_factory=list)
-    stopped_at: int | None = None  # the line behind which nothing was compared, as the two had gone apart
+    stopped_at: int | None = None  # the last line that was compared, where the two decided differently
 
     @property
     def same(self) -> bool:
         return not self.differences
 
     def to_json(self) -> dict[str, Any]:
-        """Everything as JSON values; what was logged and simulated as text."""
+        """Return everything as JSON values; logged and simulated values as text."""
         plain = asdict(self)
         plain["differences"] = [
             {**each._asdict(), "logged": str(each.logged), "simulated": str(each.simulated)}
@@ -65,7 +65,7 @@ class Report:
 
 
 def replay(directory: str | Path) -> Report:
-    """Replay a recording; InputError when it is malformed."""
+    """Replay a recording through the scheduler; InputError when the recording is malformed."""
     return _Replay(read_recording(directory)).run()
 
 
@@ -77,7 +77,7 @@ class _Replay:
         self._report = Report(str(recording.directory))
         self._event = Entry({}, "")
         self._line = 0
-        self._apart = False  # did the two decide differently? Then what follows says nothing
+        self._apart = False  # did the two decide differently? Then later differences mean nothing
         self._handlers: Mapping[str, Callable[[], None]] = {
             "arrive": self._arrive,
             "abort": lambda: self._scheduler.abort(self._event.get("rid", str)),
@@ -94,7 +94,7 @@ class _Replay:
         for line, event in enumerate(self._recording.events(), 1):
             self._line, self._event = line, event
             handler = self._handlers.get(self._event.get("ev", str))
-            if handler is not None:  # the others (open_session, pauses) change nothing here
+            if handler is not None:  # other events (open_session, pauses) change nothing here
                 self._follow(handler)
             if self._apart or len({difference.line for difference in report.differences}) >= _MAX_LINES:
                 report.stopped_at = self._line
@@ -109,7 +109,7 @@ class _Replay:
     def _follow(self, handler: Callable[[], None]) -> None:
         try:
             handler()
-        except AssertionError as error:  # what the server is said to have done cannot be
+        except AssertionError as error:  # the logged event is impossible in the scheduler's state
             self._decides("possible", expected=True, found=str(error))
 
     # Events.
@@ -172,7 +172,7 @@ class _Replay:
         report.retractions += len(logged or [])
 
     def _compare_tests(self) -> None:
-        """The admission tests of the round, one field after the other."""
+        """Compare the admission tests of the round, field by field."""
         tests = self._scheduler.round.tests
         logged = self._event.entries("adm")
         self._compare(
@@ -225,7 +225,7 @@ class _Replay:
     # Comparing.
 
     def _decides(self, name: str, expected: object, found: object) -> None:
-        """Compare a decision: when it differs, everything behind it follows from that."""
+        """Compare a decision: if it differs, all later differences follow from it."""
         if not self._compare(name, expected, found):
             self._apart = True
 

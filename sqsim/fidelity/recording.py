@@ -1,8 +1,8 @@
-"""A recorded schedule on disk: reading it, with errors that name file, line, field and fix.
+"""A recorded schedule on disk, read with errors that name file, line, field and fix.
 
-A recording is a folder of four files (the format is described beside the recordings): `server.json` (launch arguments
-and pool sizes), `workload.json` (what was asked), `responses.json` (what came back), `steps.jsonl.gz` (every event of
-the scheduler in order).
+A recording is a folder of four files (their format is described next to the recordings): `server.json` (launch arguments
+and pool sizes), `workload.json` (the requests), `responses.json` (the answers), `steps.jsonl.gz` (every event of the
+scheduler in order).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sqsim.models.serving.tokens import Run, concat, count, literal
 T = TypeVar("T")
 
 SCHEDULE = "schedule"
-"""Where in a real record's directory its recorded schedule is."""
+"""Name of the recorded schedule's folder in a real record's directory."""
 
 _FILES = ("server.json", "workload.json", "responses.json", "steps.jsonl.gz")
 _WINDOW = 127  # of a hybrid recording that does not state it: sliding_window 128, as in gpt-oss
@@ -33,13 +33,13 @@ _TOO_LARGE = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One JSON object of a recording, and where it stands (`FILE` or `FILE:LINE`)."""
+    """One JSON object of a recording, with its place (`FILE` or `FILE:LINE`)."""
 
     data: Mapping[str, Any]
     place: str
 
     def get(self, field: str, kind: type[T], default: T | None = None) -> T:
-        """A field of the given kind; without a default it must be there."""
+        """Return a field of the given kind; without a default it must be there."""
         value = self.data.get(field, default)
         if kind is float and isinstance(value, int):
             value = float(value)
@@ -49,18 +49,18 @@ class Entry:
         return value
 
     def optional(self, field: str, kind: type[T]) -> T | None:
-        """A field of the given kind, which may be missing or null."""
+        """Return a field of the given kind, which may be missing or null."""
         return None if self.data.get(field) is None else self.get(field, kind)
 
     def size(self, field: str, default: int | None = None) -> int:
-        """A field that is a whole number of at least 1."""
+        """Return a field that is a whole number of at least 1."""
         value = self.get(field, int, default)
         if not 0 < value < _TOO_LARGE:
             raise InputError(f"{self.place}: {field}: is {value}, not a size; {_AGAIN}")
         return value
 
     def ids(self, field: str) -> list[int]:
-        """A field that is a list of token ids."""
+        """Return a field that is a list of token ids."""
         values = self.get(field, list)
         for index, value in enumerate(values):
             if type(value) is not int or not 0 <= value < _TOO_LARGE:
@@ -68,7 +68,7 @@ class Entry:
         return values
 
     def rows(self, field: str, columns: int) -> list[list[Any]]:
-        """A field that is a list of rows with at least so many columns."""
+        """Return a field that is a list of rows with at least `columns` columns."""
         values = self.get(field, list)
         for index, value in enumerate(values):
             if not isinstance(value, list) or len(value) < columns:
@@ -78,11 +78,11 @@ class Entry:
         return values
 
     def entry(self, field: str) -> Entry:
-        """A field that is an object itself."""
+        """Return a field that is an object."""
         return Entry(self.get(field, dict), f"{self.place}: {field}")
 
     def entries(self, field: str) -> list[Entry]:
-        """A field that is a list of objects; empty when it is missing."""
+        """Return a field that is a list of objects; empty when it is missing."""
         items = self.get(field, list, [])
         for index, item in enumerate(items):
             if not isinstance(item, dict):
@@ -92,18 +92,18 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a recording says the server was given; `events` reads what it did."""
+    """A recording's limits, requests and responses; `events` reads the scheduler's log."""
 
     directory: Path
     limits: Limits
-    requests: Mapping[str, Entry]  # by rid: what was asked
-    responses: Mapping[str, Entry]  # by rid: what came back
+    requests: Mapping[str, Entry]  # by rid
+    responses: Mapping[str, Entry]  # by rid
 
     def request(self, rid: str, place: str) -> Request:
-        """The request that arrives under this rid.
+        """Build the request that arrives under this rid.
 
-        Its output is what the server said. What an aborted or cut request did not say is filled with tokens that
-        occur nowhere else.
+        Its output is the server's answer. Where an abort or a limit cut the answer, tokens that occur nowhere else fill
+        the rest.
         """
         if rid not in self.requests:
             raise InputError(f"{place}: rid: {rid!r} is not in workload.json; {_AGAIN}")
@@ -119,7 +119,7 @@ class Recording:
         output = literal(said[:tokens])
         unsaid = tokens - count(output)
         if unsaid:
-            # Recorded ids are not negative, so these never match.
+            # Recorded ids are not negative, so these negative ids never match.
             output = concat(output, (Run(-1 - list(self.requests).index(rid), 0, unsaid),))
         return Request(
             Asked(
@@ -137,7 +137,7 @@ class Recording:
         )
 
     def events(self) -> Iterator[Entry]:
-        """The events in order; `place` is the log's file and line (from 1)."""
+        """Yield the events in order; `place` is the log's file and line (from 1)."""
         path = self.directory / "steps.jsonl.gz"
         line = 0
         try:
@@ -149,7 +149,7 @@ class Recording:
 
 
 def read_recording(directory: str | Path) -> Recording:
-    """Read a recording's frame; an InputError names the file, the field and the fix."""
+    """Read a recording without its events; an InputError names the file, the field and the fix."""
     directory = Path(directory)
     missing = [name for name in _FILES if not (directory / name).is_file()]
     if missing:

@@ -1,8 +1,8 @@
-"""What a step costs, fitted to measured steps: coefficients, their covariance, and how well they predict a run unseen.
+"""A fit of step costs to measured steps: coefficients, their covariance, and their errors on runs that were left out.
 
-Coefficients are non-negative and linear in what a step computes. The fit weighs a step by the inverse of its predicted
-time, so that its total is right as well as its parts: the errors of the fit add up to zero seconds. Steps of one run are
-correlated, so the covariance is a bootstrap over runs.
+A step's time is linear in what it computes, with non-negative coefficients. The fit weighs a step by the inverse of its
+predicted time, so that the total is right as well as the parts: the errors of the fit add up to zero seconds. Steps of one
+run are correlated, so the covariance is a bootstrap over runs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ FEATURES = {
     "prefill_pairs": "pairs of a new token and one that it attends to: run tasks with short and with long responses",
     "prefix_tokens": "tokens with KV before a prefill: run tasks of several turns, with the radix cache",
 }
-"""Coefficient -> what it is a second of, and which run would determine it."""
+"""Coefficient -> the quantity that it charges for, and which run would identify it."""
 
 OUTLIER = 8.0
-"""A step of more than so many times what is predicted is left out: something else had the machine."""
+"""A step over this many times its prediction is left out: another process used the machine."""
 
 _ROUNDS = 20  # of reweighting; it converges in a few
 _DRAWS = 200
-_COLLINEAR = 1e-4  # of a coefficient's column that the other columns do not explain
+_COLLINEAR = 1e-4  # least squared share of a coefficient's column that the other columns do not explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunScore:
-    """How a run was predicted by a fit that did not see it. Errors are relative to what was measured."""
+    """A run's prediction by a fit that did not see it. Errors are relative to the measured times."""
 
     run: str
     steps: int
@@ -66,7 +66,7 @@ class RunScore:
 
 @dataclass(frozen=True, slots=True)
 class Residuals:
-    """Every step of a run, as measured and as the fit to all runs has it; `prefill`: whether it holds one."""
+    """Every step of a run, measured and predicted by the fit to all runs; `prefill`: whether the step holds one."""
 
     run: str
     measured_s: Vector
@@ -76,7 +76,7 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True)
 class StepFit:
-    """Coefficients in the order of `names`, in seconds; `covariance` is theirs.
+    """Fitted coefficients in the order of `names`, in seconds, with their covariance.
 
     `spread` is the relative standard deviation of a whole run about its prediction that `covariance` does not explain.
     """
@@ -92,13 +92,13 @@ class StepFit:
 
 
 def fit_steps(runs: Sequence[Run], shape: Geometry) -> StepFit:
-    """Fit a model's coefficients to runs. InputError: the runs do not determine a coefficient, which it names."""
+    """Fit a model's coefficients to runs. InputError names the coefficients that these runs cannot identify."""
     names = [name for name in FEATURES if name != "decode_window" or shape.sliding_layers]
     parts = [_matrix(run.steps, shape, names) for run in runs]
     measured = [np.array([step.seconds for step in run.steps]) for run in runs]
     at_once, rows = names.index("prefill"), names.index("prefill_rows")
     if all((part[:, at_once] == part[:, rows]).all() for part in parts):
-        # One request a prefill: what it costs once and what it costs a row are the same.
+        # One request in every prefill: the cost of a prefill cannot be told from the cost of a row.
         parts = [np.delete(part, at_once, axis=1) for part in parts]
         names.remove("prefill")
     matrix, seconds = np.concatenate(parts), np.concatenate(measured)
@@ -120,13 +120,13 @@ def fit_steps(runs: Sequence[Run], shape: Geometry) -> StepFit:
 
 
 def predicted_s(fit: StepFit, steps: Sequence[StepTime], shape: Geometry) -> Vector:
-    """What a fit says of each step, in seconds."""
+    """Predict the seconds of each step."""
     predicted: Vector = _matrix(steps, shape, fit.names) @ fit.values
     return predicted
 
 
 def residuals(fit: StepFit, runs: Sequence[Run], shape: Geometry) -> list[Residuals]:
-    """Every step of every run beside its prediction."""
+    """Pair every step of every run with its prediction."""
     return [
         Residuals(
             run.name,
@@ -139,7 +139,7 @@ def residuals(fit: StepFit, runs: Sequence[Run], shape: Geometry) -> list[Residu
 
 
 def _matrix(steps: Sequence[StepTime], shape: Geometry, names: Sequence[str]) -> Vector:
-    """(steps, coefficients): how often each coefficient is charged in each step."""
+    """Build the matrix (steps, coefficients) of how often each step charges each coefficient."""
     rows = []
     for _, _, work in steps:
         new = sum(tokens for tokens, _ in work.prefill)
@@ -163,7 +163,7 @@ def _matrix(steps: Sequence[StepTime], shape: Geometry, names: Sequence[str]) ->
 
 
 def _refuse_undetermined(matrix: Vector, names: Sequence[str]) -> None:
-    """A coefficient must be charged, and not only in a fixed proportion to others."""
+    """Refuse runs in which a coefficient is never charged, or only in a fixed proportion to others."""
     problems = []
     scale = np.linalg.norm(matrix, axis=0)
     for at, name in enumerate(names):
@@ -181,9 +181,9 @@ def _refuse_undetermined(matrix: Vector, names: Sequence[str]) -> None:
 
 
 def _fit(matrix: Vector, seconds: Vector) -> tuple[Vector, NDArray[np.bool_]]:
-    """Coefficients, and which steps they were fitted to.
+    """Fit the coefficients; return them and the mask of the steps that were kept.
 
-    Weights of one over the prediction make the normal equations say that the errors add up to zero.
+    With weights of one over the prediction, the normal equations make the errors add up to zero.
     """
     scale = np.where(matrix.max(axis=0) > 0, matrix.max(axis=0), 1.0)
     weights = 1.0 / np.sqrt(np.maximum(seconds, 1e-6))
@@ -201,7 +201,7 @@ def _fit(matrix: Vector, seconds: Vector) -> tuple[Vector, NDArray[np.bool_]]:
 
 
 def _bootstrap(parts: Sequence[Vector], measured: Sequence[Vector]) -> Vector:
-    """Covariance of the coefficients over redrawn runs; of one run alone, over redrawn tenths of it."""
+    """Estimate the covariance of the coefficients by redrawing runs; with one run, by redrawing tenths of it."""
     if len(parts) == 1:
         parts, measured = (np.array_split(each[0], min(10, len(each[0]))) for each in (parts, measured))
     draw = generator(0, "calibrate.bootstrap")
@@ -218,9 +218,9 @@ def _bootstrap(parts: Sequence[Vector], measured: Sequence[Vector]) -> Vector:
 def _held_out(
     names: Sequence[str], parts: Sequence[Vector], measured: Sequence[Vector], covariance: Vector
 ) -> tuple[list[RunScore], float]:
-    """Each run predicted by the others; one run alone: its last third by the rest of it.
+    """Predict each run by a fit to the others; with one run, its last third by the rest.
 
-    And the mean square of the totals' relative errors that the covariance explains.
+    Also return the mean square of the totals' relative errors that the covariance explains.
     """
     if len(parts) == 1:
         cut = 2 * len(measured[0]) // 3

@@ -1,8 +1,8 @@
-"""How long the steps of a real server took, and what was in them: a recorded schedule read for its times.
+"""Step times of a real server, with the work of each step, from a recorded schedule.
 
-A step's time is that of one turn of the scheduler's loop: from the start of its forward pass to the start of the next
-one, or, where nothing follows, until its result is processed. So host work is in it, and the times of a run without
-idle gaps add up to the run.
+A step lasts one iteration of the scheduler's loop: from the start of its forward pass to the start of the next one, or,
+where none follows, until its result is processed. So it includes host work, and the times of a run without idle gaps add
+up to the run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WINDOW = 128  # tokens that a sliding layer of gpt-oss sees
 
 
 class StepTime(NamedTuple):
-    """One step: seconds since the first submission, seconds it took, and what it computed."""
+    """One step: its start in seconds since the first submission, its seconds, and its work."""
 
     t0_s: float
     seconds: float
@@ -29,11 +29,11 @@ class StepTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """All steps of a run, and the two ways between client and scheduler.
+    """All steps of a run, and the delays between client and scheduler in both directions.
 
     `request_s`: from a client's submission until the scheduler could queue it, one value a request, less the half step
-    that an arrival waits on average for the round that sees it. `response_s`: from the last result until the client
-    had the answer. Both can be slightly negative where a wait was shorter than expected.
+    that an arrival waits on average for the next round. `response_s`: from the last result until the client had the
+    answer. Both can be slightly negative where a wait was shorter than expected.
     """
 
     directory: Path
@@ -43,7 +43,10 @@ class StepTimes:
 
 
 def step_times(directory: Path, window: int | None) -> StepTimes:
-    """Read a recording. `window`: tokens that a sliding layer sees, the own one included. InputError: it is none."""
+    """Read a recording's step times. `window`: tokens that a sliding layer sees, the current one included.
+
+    InputError: the recording is malformed.
+    """
     recording = read_recording(directory)
     steps: list[StepTime] = []
     open_: tuple[float, int, StepWork] | None = None
@@ -80,9 +83,9 @@ def step_times(directory: Path, window: int | None) -> StepTimes:
 
 
 def served(path: Path) -> tuple[dict[str, Any], StepTimes]:
-    """Read what `benchmarks/gpu/serve.py` measured: its circumstances as a record's run.json has them, and its steps.
+    """Read a file of `benchmarks/gpu/serve.py`: its conditions in the form of a record's run.json, and its steps.
 
-    A prefill's seconds hold the way over HTTP; a window's KV was not recorded apart, every context is longer.
+    A prefill's seconds include the delay over HTTP. The file does not state window tokens; every context exceeds the window.
     """
     lines = [(f"{path}:{number}", text) for number, text in enumerate(_lines(path), 1) if text.strip()]
     rows = [parsed(text, place) for place, text in lines]
@@ -123,12 +126,12 @@ def _lines(path: Path) -> list[str]:
 
 
 def _work(event: Entry, window: int | None) -> StepWork:
-    """A batch as the cost model sees it. Rows: rid, extend, prefix, length, n_out, n_in, ..."""
+    """Convert a batch to the cost model's input. Rows: rid, extend, prefix, length, n_out, n_in, ..."""
     prefill: list[tuple[int, int]] = []
     requests = context = seen = 0
     extending = event.get("mode", str) != "decode"
     for _, extend, prefix, length, n_out, n_in, *_ in event.rows("reqs", 6):
-        # In a mixed batch a decoding row extends by the one token that it said last.
+        # In a mixed batch a decoding row extends by its last output token.
         if extending and not (extend == 1 and prefix >= n_in and n_out > 0):
             prefill.append((extend, prefix))
         else:
@@ -141,9 +144,9 @@ def _work(event: Entry, window: int | None) -> StepWork:
 def _requests(
     recording: Recording, arrivals: list[tuple[str, float, bool]], steps: list[StepTime]
 ) -> tuple[float, ...]:
-    """An arrival is seen by the round after it: at once by an idle server, else half a step later on average.
+    """Compute the request delays. A round sees arrivals before it: at once if the server is idle, else half a step later.
 
-    Of a step that an arrival falls into, that is, and it falls into long steps more often than into short ones.
+    The half step is a mean over arrivals, which fall into long steps more often than into short ones.
     """
     total = sum(step.seconds for step in steps)
     half = sum(step.seconds**2 for step in steps) / (2 * total) if steps else 0.0

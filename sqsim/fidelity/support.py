@@ -1,4 +1,4 @@
-"""What a prediction would rest on, for every known model and GPU: "is mine covered, and by what evidence?"."""
+"""Coverage: the evidence that a prediction would rest on, for every known model and GPU."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from sqsim.models.cost.hardware import HARDWARE, Hardware
 from sqsim.models.cost.known_models import KNOWN_MODELS
 from sqsim.models.cost.profile import shipped_profiles
 from sqsim.models.cost.uncertainty import describe_uncertainty
-from sqsim.scenario.parts import Engine
+from sqsim.scenario.engine import Engine
 from sqsim.scenario.resolved import Resolved
 
 
 def support() -> list[dict[str, Any]]:
-    """One JSON-able row a model and GPU, for its `auto` profile at a scenario's defaults.
+    """Build one JSON-able row a model and GPU, for its `auto` profile at a scenario's defaults.
 
     `evidence`: term -> measured | derived | assumed | published; `ranges`: term -> quantity -> [smallest,
     largest] measured; `held_out_error`: term -> mean absolute relative error on rows that the fit never saw;
-    `in_doubt`: term -> what `sqsim run --bands` draws of it;
-    `kv_capacity_tokens` is None where the model does not fit, and `kv_capacity` then says why;
+    `in_doubt`: term -> the uncertainty that `sqsim run --bands` draws from;
+    `kv_capacity_tokens` is None where the model does not fit, and `kv_capacity` then states why;
     `other_profiles`: names that `engine.profile` takes besides `auto`.
     """
     return [_row(model, gpu) for model in KNOWN_MODELS for gpu in HARDWARE.values()]

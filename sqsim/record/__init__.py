@@ -1,1 +1,1 @@
-"""What a run leaves behind: the record, its files, and the numbers computed from it."""
+"""A run's record, its files, and the metrics computed from it."""

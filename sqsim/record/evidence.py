@@ -1,4 +1,4 @@
-"""On what the numbers of runs rest, in words: for tables on a terminal and for pages alike."""
+"""The evidence that the numbers of runs rest on, in words, for tables on a terminal and for pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HELD_FIXED = "the recorded trajectory is held fixed: an agent that loses a respo
 
 
 def evidence_lines(evidence: Iterable[Mapping[str, Any]]) -> list[str]:
-    """On what the numbers of many runs rest, each thing once; for tables on a terminal and for pages alike."""
+    """State the evidence that many runs rest on, each fact once."""
     lines: dict[str, None] = {}
     for each in evidence:
         lines["every number is simulated"] = None
@@ -26,8 +26,8 @@ def evidence_lines(evidence: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def evidence_of(run: Mapping[str, Any]) -> dict[str, Any]:
-    """What the lines above need of a simulated run's `run.json`."""
-    profile = run.get("profile", {})  # a record written by hand may say less
+    """Extract what `evidence_lines` needs from a simulated run's `run.json`."""
+    profile = run.get("profile", {})  # a record written by hand may lack it
     return {
         "profile": profile.get("name"),
         "summary": profile.get("summary"),
@@ -38,7 +38,7 @@ def evidence_of(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def each_once(evidence: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same evidence, without what was there before; in order."""
+    """Drop repeated evidence; the order stays."""
     found: list[dict[str, Any]] = []
     for each in evidence:
         if each not in found:

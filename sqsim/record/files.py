@@ -1,7 +1,7 @@
 """A record on disk: a directory of two JSON files and five Parquet tables, written whole or not at all.
 
-`run.json` is written last, so that what was cut short never reads as a record. Each table's sha256 stands in it, and its
-own: what was changed since does not read as a record either.
+`run.json` is written last, so an interrupted write never reads as a record. It holds the sha256 of each table and of
+itself, so a record that was changed later is refused.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _FILES = ("run.json", "timing.json", *(f"{name}.parquet" for name in TABLES))
 class TableFile:
     """A record's table on disk, written a group of rows at a time.
 
-    The bytes depend on the rows and not on how they came together. ValueError: rows break the schema.
+    The bytes depend on the rows alone, not on how they were grouped. ValueError: rows break the schema.
     """
 
     def __init__(self, directory: Path, name: str, schema: pa.Schema) -> None:
         self.name, self._schema, self._path = name, schema, directory / f"{name}.parquet"
-        # A file of our own: pyarrow takes no path that is not UTF-8, and reports a full disk in words of its own.
+        # We open the file: pyarrow takes no path that is not UTF-8, and it words a full disk differently.
         self._file = self._path.open("wb")
         self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd", compression_level=3)
 
     def write(self, rows: pa.Table) -> None:
-        """Write the next group: `GROUP_ROWS` rows, in the last group fewer."""
+        """Write the next group of `GROUP_ROWS` rows; the last group may have fewer."""
         if (wrong := fault(rows, self.name)) is not None:
             raise ValueError(f"{self.name} {wrong}")
         self._writer.write_table(rows.combine_chunks(), row_group_size=GROUP_ROWS)  # one group of one chunk
@@ -47,7 +47,7 @@ class TableFile:
         self._shut()
 
     def close(self) -> str:
-        """Nothing more follows; the file's sha256."""
+        """Close the file and return its sha256."""
         self._shut()
         sync(self._path)
         with self._path.open("rb") as file:
@@ -59,9 +59,9 @@ class TableFile:
 
 
 def seal(directory: Path, run: dict[str, Any], timing: dict[str, Any], sums: dict[str, str]) -> None:
-    """Write the JSON files beside tables of these sha256: what makes a directory a record."""
+    """Write the JSON files that make a directory of tables a record; `sums` are the tables' sha256."""
     run = sealed({"schema": SCHEMA, **run, "tables_sha256": sums})
-    # Last: without run.json a directory is no record.
+    # run.json last: without it a directory is no record.
     for name, content in (("timing.json", timing), ("run.json", run)):
         (directory / name).write_bytes(json_bytes(content))
         sync(directory / name)
@@ -88,7 +88,7 @@ def _check(record: RunRecord) -> None:
 
 
 def is_record(directory: str | Path) -> bool:
-    """Whether this directory is a record, of any version."""
+    """Tell whether this directory is a record, of any version."""
     try:
         content = json.loads((Path(directory) / "run.json").read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -97,7 +97,7 @@ def is_record(directory: str | Path) -> bool:
 
 
 def check_writable(directory: str | Path, overwrite: bool = False) -> None:
-    """Refuse what `write_record` would refuse, before a long run: RecordError names the directory and the fix."""
+    """Refuse, before a long run, what `write_record` would refuse; RecordError names the directory and the fix."""
     check_place(directory)
     target = Path(directory)
     if not target.exists() or not any(target.iterdir()):
@@ -113,10 +113,10 @@ def check_writable(directory: str | Path, overwrite: bool = False) -> None:
 
 
 def write_record(record: RunRecord, directory: str | Path, overwrite: bool = False) -> None:
-    """Write a record so that `directory` holds either all of it or what it held before.
+    """Write a record so that `directory` holds either all of it or its earlier content.
 
     `overwrite` replaces a record, and nothing but a record. Replacing takes two renames: a crash between
-    them leaves the new record whole beside the place, under a name that starts with a dot, and no record in it.
+    them leaves no record at `directory`, and the new record whole next to it, under a name that starts with a dot.
     RecordError: the directory is taken. RunError: it cannot be written. ValueError: the record breaks its own schema.
     """
     _check(record)
@@ -173,7 +173,7 @@ def _read_run(directory: Path) -> dict[str, Any]:
 def read_record(directory: str | Path, allow_incomplete: bool = False) -> RunRecord:
     """Read a record; RecordError where it is missing, cut short, damaged or of another version.
 
-    A run that says of itself `status: incomplete` is refused unless `allow_incomplete`.
+    A run whose run.json states `status: incomplete` is refused unless `allow_incomplete`.
     """
     path = Path(directory)
     run = _read_run(path)
@@ -198,7 +198,7 @@ def read_record(directory: str | Path, allow_incomplete: bool = False) -> RunRec
 
 
 def identity(directory: str | Path) -> str:
-    """sha256 of everything in a record but `timing.json`: equal for one scenario and seed."""
+    """Compute the sha256 of a record without `timing.json`; it is equal for one scenario and seed."""
     path = Path(directory)
     _read_run(path)
     total = hashlib.sha256()

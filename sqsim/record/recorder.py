@@ -1,4 +1,4 @@
-"""A record that is written while its run goes on, so that a long run holds no more rows than a short one."""
+"""A record written while its run goes on, so that a long run keeps no more rows in memory than a short one."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sqsim.record.schema import TABLES, Rows
 
 
 class Recorder:
-    """Rows for each table of a record, and the files that they go to."""
+    """The rows of each table of a record, and the files that they are written to."""
 
     def __init__(self, directory: Path, files: dict[str, TableFile], schemas: Mapping[str, pa.Schema]) -> None:
         self._directory, self._files = directory, files
         self.rows = {name: Rows(schemas[name], files[name].write) for name in files}
 
     def finish(self, run: dict[str, Any], timing: dict[str, Any]) -> None:
-        """All rows are in: what was run, and how long it took."""
+        """Write the last rows, then run.json and timing.json."""
         sums = {}
         for name, file in self._files.items():
             self.rows[name].flush()
@@ -34,7 +34,7 @@ class Recorder:
 def recorder(
     directory: str | Path, overwrite: bool, schemas: Mapping[str, pa.Schema] = TABLES
 ) -> Iterator[Recorder]:
-    """A record that stands in `directory` once it was finished; until then, and if it never is, what stood there before.
+    """Open a record that replaces `directory` when it is finished; an unfinished one leaves `directory` as it was.
 
     RecordError: the directory is taken. RunError: it cannot be written.
     """

@@ -1,8 +1,8 @@
-"""What a run leaves behind, simulated or real: a directory of two JSON files and five Parquet tables.
+"""The schema of a run's record, simulated or real: two JSON objects and five tables.
 
-SPEC.md, "RunRecord", is the contract. `run.json` says what was run and on what evidence, the tables what
-happened, `timing.json` how long it took here. All but `timing.json` is the *identity* of the run: the same
-scenario and seed give the same bytes (files.py writes and reads them).
+SPEC.md, "RunRecord", is the contract. `run.json` states what was run and on what evidence, the tables hold what
+happened, `timing.json` states how long it took on this machine. Everything except `timing.json` is the *identity* of the
+run: the same scenario and seed give the same bytes (files.py writes and reads them).
 
 Times are float64 seconds, counts int64. A column is nullable where its event may not have happened: an
 unadmitted turn has no `first_token_s`.
@@ -33,7 +33,7 @@ COMPLETED = "completed"
 GROUP_ROWS = 1 << 16
 """Rows of a Parquet row group."""
 _PACK_ROWS = 1 << 13
-"""Rows that wait as Python values, at some 600 bytes each, before they are packed; a group is a whole number of packs."""
+"""Rows that wait as Python values, at about 600 bytes each, before they are packed; a group is a whole number of packs."""
 
 
 def _schema(*columns: tuple[str, pa.DataType], nullable: frozenset[str] = frozenset()) -> pa.Schema:
@@ -44,7 +44,7 @@ _TEXT, _COUNT, _TIME = pa.string(), pa.int64(), pa.float64()
 
 TASKS = _schema(
     ("task", _TEXT),
-    ("start_s", _TIME),  # its arrival, also if it then waits for a slot
+    ("start_s", _TIME),  # its arrival, even if it then waits for a slot
     ("end_s", _TIME),
     ("outcome", _TEXT),  # completed, or the reason of its failure
     ("turns", _COUNT),
@@ -89,7 +89,7 @@ AUX = _schema(
     ("cached_tokens", _COUNT),
     ("output_tokens", _COUNT),
     ("named", pa.list_(pa.field("item", _COUNT, nullable=False))),  # cursors
-    ("ignored", _COUNT),  # those of them that it never saw, or that were evicted before it was applied
+    ("ignored", _COUNT),  # named cursors that the thread never saw, or that were evicted before it was applied
     ("applied_turn", _COUNT),  # the boundary at which its decision was applied
     ("text", _TEXT),  # what a live thread wrote
     nullable=frozenset({"first_token_s", "end_s", "applied_turn", "text"}),
@@ -108,7 +108,7 @@ EVICTIONS = _schema(
     ("used_later", _COUNT),
     nullable=frozenset({"last_use_turn", "used_later"}),
 )
-"""One row an evicted cursor. The last two columns hold hindsight: null until `metrics.judge_evictions` fills them."""
+"""One row an evicted cursor. The last two columns hold hindsight: null until `hindsight.judge_evictions` fills them."""
 
 ENGINE = _schema(
     ("t0_s", _TIME),
@@ -143,13 +143,13 @@ REPLICATED = {
     name: schema.append(_REPLICA) if name in {"turns", "aux", "engine"} else schema
     for name, schema in TABLES.items()
 }
-"""The tables of a run on several replicas: what was served, or happened, on one of them says on which."""
+"""The tables of a run on several replicas: rows of a request or an engine name their replica."""
 
 
 class Rows:
     """A table under construction. A row has exactly the schema's columns; every value is kept or refused.
 
-    Rows are kept for `table`, or with `write` handed on in groups, the last of them by `flush`.
+    Rows are kept for `table`. With `write` they are handed on in groups instead; `flush` hands on the last group.
     """
 
     def __init__(self, schema: pa.Schema, write: Callable[[pa.Table], None] | None = None) -> None:
@@ -162,7 +162,7 @@ class Rows:
     def append(self, **columns: Any) -> None:
         """Add one row."""
         names = self._names
-        if tuple(columns) == names:  # as a rule they come in order
+        if tuple(columns) == names:  # the usual case: columns in order
             row = tuple(columns.values())
         elif columns.keys() == set(names):
             row = tuple(columns[name] for name in names)
@@ -180,7 +180,7 @@ class Rows:
                 self.flush()
 
     def flush(self) -> None:
-        """Hand what is here to `write`: a whole group, or the last rows."""
+        """Hand the kept rows to `write`: a whole group, or the last rows."""
         assert self._write is not None, "these rows are kept"
         table = self.table()
         self._batches.clear()
@@ -188,14 +188,14 @@ class Rows:
             self._write(table)
 
     def _pack(self) -> None:
-        # Python rows cost some 60 bytes a value, Arrow 8: long runs must not hold them.
+        # A value costs about 60 bytes in a Python row and 8 in Arrow: long runs must not keep Python rows.
         columns = zip(*self._pending, strict=True)
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
         self._batches.append(pa.record_batch(arrays, schema=self.schema))
         self._pending.clear()
 
     def table(self) -> pa.Table:
-        """All rows so far; more may be appended."""
+        """Return all rows so far; more may be appended."""
         if self._pending:
             self._pack()
         return pa.Table.from_batches(self._batches, schema=self.schema)
@@ -214,17 +214,17 @@ class RunRecord:
     engine: pa.Table = field(default_factory=ENGINE.empty_table)
 
     def table(self, name: str) -> pa.Table:
-        """One of the five tables by its name in `TABLES`."""
+        """Return one of the five tables by its name in `TABLES`."""
         return getattr(self, name)
 
     def metrics(self) -> Metrics:
-        """Compute all numbers of the run: a dict, by name, which also knows units, meanings and evidence."""
+        """Compute all metrics of the run: a dict by name, which also states units, meanings and evidence."""
         from sqsim.record.metrics import Metrics  # noqa: PLC0415 - it needs this class
 
         return Metrics(self)
 
     def to_pandas(self, table: TableName = "turns") -> pd.DataFrame:
-        """Give one of the five tables as a DataFrame; a column with empty values has them as NaN or None.
+        """Return one of the five tables as a DataFrame; empty values are NaN or None.
 
         InputError: there is no such table. MissingPackageError: pandas is not installed.
         """
@@ -235,14 +235,14 @@ class RunRecord:
         return self.table(table).to_pandas()
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
-        """Write it to a directory, whole or not at all; RecordError where something else is there."""
+        """Write the record to a directory, whole or not at all; RecordError where something else is there."""
         from sqsim.record.files import write_record  # noqa: PLC0415 - it needs this class
 
         write_record(self, directory, overwrite)
 
     @classmethod
     def load(cls, directory: str | Path) -> RunRecord:
-        """Read a record that `save`, `sqsim run` or `sqreal run` wrote; RecordError where it is none, or damaged."""
+        """Read a record that `save`, `sqsim run` or `sqreal run` wrote; RecordError where there is none or it is damaged."""
         from sqsim.record.files import read_record  # noqa: PLC0415 - it needs this class
 
         return read_record(directory)
@@ -250,7 +250,7 @@ class RunRecord:
     def __repr__(self) -> str:
         from sqsim.record.metrics import output_tok_s  # noqa: PLC0415 - it needs this class
 
-        asked = self.run.get("scenario", {})  # a record under construction, or made by hand, says less
+        asked = self.run.get("scenario", {})  # a record under construction, or made by hand, may lack it
         load = ", ".join(f"{key} {value}" for key, value in asked.get("load", {}).items())
         setting = f"{asked.get('policy', {}).get('name')} / {asked.get('engine', {}).get('cache')}"
         done, rate = self.tasks["outcome"].to_pylist().count(COMPLETED), output_tok_s(self)
@@ -262,7 +262,7 @@ class RunRecord:
 
 
 def fault(table: pa.Table, name: str) -> str | None:
-    """Name what makes a table unfit for its schema, if anything does."""
+    """Describe the first way in which a table breaks its schema; None where it fits."""
     schema = (REPLICATED if "replica" in table.schema.names else TABLES)[name]
     if table.schema.names != schema.names:
         return f"has the columns {table.schema.names} instead of {schema.names}"

@@ -1,4 +1,4 @@
-"""What happened to one task, written down as rows of the record: the same for a simulated and for a real task."""
+"""One task's rows of the record, the same for a simulated and for a real task."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from sqsim.agent.served import Served
 from sqsim.agent.turn_loop import AuxThread, Clear, RunMain
-from sqsim.record.metrics import Hindsight
+from sqsim.record.hindsight import Hindsight
 from sqsim.record.schema import AUX, EVICTIONS, TASKS, TURNS, Rows
 
 
 @dataclass(slots=True)
 class Tables:
-    """The record's tables under construction, all but the engine's."""
+    """The record's tables under construction, without the engine's."""
 
     tasks: Rows = field(default_factory=lambda: Rows(TASKS))
     turns: Rows = field(default_factory=lambda: Rows(TURNS))
@@ -29,7 +29,7 @@ class _Turn:
 
 
 class TaskRows:
-    """One task's notes. A `Served` may still be filled in until `write`, which makes the rows, once, at the end."""
+    """Notes on one task. A `Served` may change until `write` turns the notes into rows, once, at the end."""
 
     def __init__(self, task: str, parent: str | None) -> None:
         self.task = task
@@ -39,19 +39,19 @@ class TaskRows:
         self._evictions: list[dict[str, Any]] = []
 
     def main(self, step: RunMain, served: Served) -> None:
-        """A main step is over, one way or the other."""
+        """Note a main step that ended or failed."""
         self._turns.append(_Turn(step, served))
 
     def tools_returned(self, now_s: float) -> None:
-        """The last tool response of the last main step has returned."""
+        """Note that the last tool response of the last main step returned."""
         self._turns[-1].tool_end_s = now_s
 
     def aux(self, thread: AuxThread, served: Served) -> None:
-        """An aux thread was started; in the order of their indices."""
+        """Note an aux thread that was started; call it in the order of their indices."""
         self._aux.append((thread, served))
 
     def clear(self, action: Clear, now_s: float) -> None:
-        """Cursors were cleared from the main context."""
+        """Note cursors that were cleared from the main context."""
         self._evictions += [
             {
                 "task": self.task,
@@ -70,7 +70,7 @@ class TaskRows:
     def write(
         self, tables: Tables, start_s: float, end_s: float, outcome: str, hindsight: Hindsight | None = None
     ) -> None:
-        """Append the rows of a task that has ended, its evictions judged where there is hindsight."""
+        """Append the rows of a task that has ended; `hindsight` judges its evictions."""
         for turn in self._turns:
             self._write_turn(tables, turn)
         for thread, served in self._aux:
@@ -137,5 +137,5 @@ class TaskRows:
 
 
 def _where(rows: Rows, served: Served) -> dict[str, int]:
-    """The column that tells replicas apart, where the record has several."""
+    """Return the column that tells replicas apart; empty in a record of one replica."""
     return {"replica": served.replica} if "replica" in rows.schema.names else {}

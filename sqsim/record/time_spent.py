@@ -1,11 +1,11 @@
-"""Where the time of completed tasks goes: what tells a bottleneck by its evidence."""
+"""How completed tasks spend their time: the evidence for a bottleneck."""
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow.compute as pc
 
-from sqsim.record.metrics import Floats, floats
+from sqsim.record.columns import Floats, floats
 from sqsim.record.schema import COMPLETED, RunRecord
 
 PARTS = {
@@ -19,7 +19,7 @@ PARTS = {
 
 
 def time_spent(record: RunRecord) -> dict[str, float] | None:
-    """Mean seconds a completed task spent in each of `PARTS`; None where none completed."""
+    """Compute the mean seconds that a completed task spent in each of `PARTS`; None where none completed."""
     done = record.tasks.filter(pc.equal(record.tasks["outcome"], COMPLETED))
     if not done.num_rows:
         return None

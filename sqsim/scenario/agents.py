@@ -1,6 +1,6 @@
-"""The agents of a scenario: its tasks, the loop that each of them runs, and what their requests declare.
+"""The agents of a scenario: its tasks, their turn loops, and the declarations of their requests.
 
-The simulated and the real run take all of this from here, so that they differ in the server alone.
+The simulated and the real run take all of this from here, so they differ in the server alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqsim.errors import InputError, PolicyError, TraceError
 from sqsim.models.serving.tokens import Segments, Tokens, count
 from sqsim.policies.base import Gate, Policy, unknown_usage
 from sqsim.policies.registry import is_built_in, source_digest
-from sqsim.scenario.parts import RecordedLoad
+from sqsim.scenario.load import RecordedLoad
 from sqsim.scenario.scenario import Scenario
 from sqsim.scenario.workload import Instance, Survey, instances, survey
 from sqsim.trace.files import sha256
@@ -29,7 +29,7 @@ from sqsim.trace.store import read_tasks
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What the agent's requests declare. `sessions`: one streaming session a task (cache `session`)."""
+    """Declarations of an agent's requests. `sessions`: one streaming session a task (cache `session`)."""
 
     sessions: bool
     in_place: bool
@@ -37,11 +37,11 @@ class ClientOptions:
     aux_max_new_tokens: int = 256
 
     def declares(self, output: Tokens) -> int:
-        """`max_new_tokens` of a main step; never less than the recording needs: what it said, it was allowed to say."""
+        """Return `max_new_tokens` of a main step; never less than the recorded output, which the recorded server allowed."""
         return max(self.max_new_tokens, count(output))
 
 
-# SGLang aborts by prefix of the id (RULES.md, rule 42): these are no prefixes of each other.
+# SGLang aborts by prefix of the id (RULES.md, rule 42), so none of these ids is a prefix of another.
 def main_rid(number: int, turn: int) -> str:
     """Name the main step `turn` of the run's task `number`."""
     return f"{number}/{turn}/"
@@ -53,14 +53,14 @@ def aux_rid(number: int, index: int) -> str:
 
 
 def is_aux(rid: str) -> bool:
-    """Whether a request is an aux thread's."""
+    """Tell whether a request belongs to an aux thread."""
     return "/a" in rid
 
 
 class Agents:
-    """A scenario's tasks, read and checked. InputError: a trace is wrong, or lacks what policy or load need.
+    """A scenario's tasks, read and checked. InputError: a trace is wrong, or lacks data that policy or load need.
 
-    Traces of more than `held_steps` model calls are not held but read once more, as their tasks start.
+    Traces of more than `held_steps` model calls do not stay in memory; they are read again as their tasks start.
     """
 
     def __init__(self, scenario: Scenario, held_steps: float = inf) -> None:
@@ -105,7 +105,7 @@ class Agents:
 
     @property
     def live(self) -> bool:
-        """Whether aux threads are the server's model's own."""
+        """Whether the server's model writes the aux threads."""
         return self.scenario.policy.runs_live
 
     @property
@@ -114,7 +114,7 @@ class Agents:
         return {instance.name: instance.task for root in self.roots for instance in root.flat()}
 
     def client(self) -> ClientOptions:
-        """What requests declare."""
+        """Return the declarations of this scenario's requests."""
         policy, engine = self.scenario.policy, self.scenario.engine
         return ClientOptions(
             sessions=engine.cache == "session",
@@ -124,7 +124,7 @@ class Agents:
         )
 
     def gate(self, capacity_tokens: int) -> Gate | None:
-        """What the agents of one run pass at their boundaries, where the policy pauses some."""
+        """Return the gate that agents pass at their boundaries; None where the policy never pauses an agent."""
         policy = self.scenario.policy
         return asked(policy, "gate", lambda: policy.gate(capacity_tokens))
 
@@ -140,7 +140,7 @@ class Agents:
     ) -> TurnLoop:
         """Build the loop of one task. `tail_tokens`: the sliding window, where there is a pool for it.
 
-        `kv_usage` tells the part of the server's KV slots that is in use when it is called, from 0 to 1.
+        `kv_usage` returns the share of the server's KV slots in use when it is called, from 0 to 1.
         """
         scenario, policy = self.scenario, self.scenario.policy
         task, decisions = instance.task, None
@@ -169,7 +169,7 @@ class Agents:
         return TurnLoop(task, _of_task(policy, task), segments, options, decisions, kv_usage)
 
     def describe(self) -> dict[str, Any]:
-        """What run.json says of the scenario and its traces."""
+        """Describe the scenario and its traces for run.json."""
         scenario = self.scenario
         return {
             "scenario": scenario.resolved(),
@@ -184,7 +184,7 @@ class Agents:
 
 
 def _policy_source(policy: Policy) -> dict[str, Any]:
-    """Where a policy that is no part of sqsim comes from."""
+    """Describe the source of a policy that is not part of sqsim."""
     if is_built_in(policy):
         return {}
     kind = type(policy)
@@ -192,7 +192,7 @@ def _policy_source(policy: Policy) -> dict[str, Any]:
 
 
 def _of_task(policy: Policy, task: Task) -> Policy:
-    """The policy as one task has it: what it remembers is that task's alone."""
+    """Return the policy for one task, which shares no memory with other tasks."""
     if policy.needs_references:
         return asked(policy, f"with_hindsight for task {task.task_id!r}", lambda: policy.with_hindsight(task))
     return policy.model_copy(deep=True) if policy.__private_attributes__ else policy
@@ -209,12 +209,12 @@ def _read(paths: Sequence[Path]) -> Iterator[Task]:
                     field="task_id",
                     fix="give every task its own id",
                 )
-            if len(paths) > 1:  # within one file it was seen to already
+            if len(paths) > 1:  # within one file the reader has checked this
                 seen[task.task_id] = path
             yield task
 
 
 @lru_cache(maxsize=2)
 def _surveyed(paths: tuple[Path, ...], sums: tuple[str, ...], most: float) -> Survey:  # noqa: ARG001 - of this content
-    """What the traces tell. Scenarios of a study share their traces, and tasks do not change."""
+    """Survey the traces; cached, because scenarios of a study share their traces and tasks do not change."""
     return survey(lambda: _read(paths), most)

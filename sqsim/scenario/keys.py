@@ -1,4 +1,4 @@
-"""What Python code may give for each key of a scenario, for type checkers and editors alone; `scenario.py` checks it."""
+"""Types of the keys that Python code may give a scenario, for type checkers and editors; `scenario.py` checks the values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Any, Literal, Required, TypedDict
 
 from sqsim.base.part import Part
-from sqsim.scenario.parts import Router
+from sqsim.scenario.engine import Router
 
 Given = Part | Mapping[str, Any]
 """A part of a scenario, or the mapping that a file would have."""

@@ -1,4 +1,4 @@
-"""What a scenario comes to: everything that it names, looked up, and everything that follows."""
+"""A scenario resolved: the model, hardware and profile that it names, and the capacity and costs that follow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqsim.models.cost.hardware import Hardware, hardware
 from sqsim.models.cost.profile import Profile
 from sqsim.models.cost.step_cost import CostModel, profile
 from sqsim.models.serving.limits import Limits
-from sqsim.scenario.parts import Engine
+from sqsim.scenario.engine import Engine
 from sqsim.scenario.scenario import Scenario
 
 
@@ -24,13 +24,13 @@ def _unplaced(_: str) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class Resolved:
-    """Looks up what a model and an engine come to: each thing once, at its first use.
+    """Looks up what a model and an engine name, each value once, at its first use.
 
-    InputError, at that use, for what is unknown, cannot be read or does not fit; for a scenario it names the key.
-    So a caller that needs only the model's shape is not stopped by a GPU that nobody has measured.
+    InputError, at that use, for a value that is unknown, cannot be read or does not fit; for a scenario it names the key.
+    So a caller that needs only the model's shape is not stopped by a GPU without a measured profile.
 
-    `other_profile` replaces the profile that is named, `told` the pools that would be computed: what a running server
-    reports. `blamed` gives an error the place of the key that caused it.
+    `other_profile` replaces the named profile, and `told`, the pools that a running server reports, replaces the computed
+    ones. `blamed` gives an error the place of the key that caused it.
     """
 
     model: str
@@ -50,7 +50,7 @@ class Resolved:
         engine: Engine | None = None,
         told: KvCapacity | None = None,
     ) -> Resolved:
-        """Resolve a scenario; `engine` and `told` are what a real server has in place of the scenario's engine."""
+        """Resolve a scenario; `engine` and `told` describe a real server in place of the scenario's engine."""
         return cls(
             str(scenario.model_path or scenario.model),
             engine or scenario.engine,
@@ -62,7 +62,7 @@ class Resolved:
         )
 
     def checked(self) -> Resolved:
-        """Look everything up now, so that an error comes before anything runs; returns itself."""
+        """Look everything up now, so that errors come before the run; return itself."""
         _ = self.geometry, self.hardware, self.weight_bytes, self.in_place
         with self.blamed("engine.tensor_parallel"):
             self.geometry.kv_heads_per_gpu(self.engine.tensor_parallel)
@@ -86,14 +86,14 @@ class Resolved:
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Bytes of the whole model's weights, in the format that the profile names."""
+        """Bytes of the model's weights, all GPUs together, in the format that the profile names."""
         weights = self.profile.weights
         with self.blamed("engine.profile"):
             return self.geometry.weight_bytes(weights)
 
     @cached_property
     def in_place(self) -> InPlaceCost:
-        """What an eviction in place costs."""
+        """Cost of an eviction in place."""
         device = self.hardware
         with self.blamed("engine.kernel_costs"):
             return in_place_cost(device, self.kernel_costs)
@@ -120,7 +120,7 @@ class Resolved:
 
     @cached_property
     def cost(self) -> CostModel:
-        """What a forward step costs."""
+        """Cost model of a forward step."""
         return CostModel(
             self.profile,
             self.geometry,
@@ -131,7 +131,7 @@ class Resolved:
 
     @cached_property
     def limits(self) -> Limits:
-        """What bounds the scheduler."""
+        """Limits of the scheduler."""
         keys, window = self.engine, self.geometry.window
         return Limits(
             kv_capacity=self.kv_capacity.tokens,

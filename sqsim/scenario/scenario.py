@@ -1,10 +1,10 @@
-"""A scenario: which traces, on which model and engine, under which load and policy. SPEC.md is the contract.
+"""A scenario: traces, model, engine, load and policy of a run. SPEC.md is the contract.
 
 `load_scenario` reads the strict YAML. Every fault is a ScenarioError, one line a fault:
 `FILE:LINE: key.path: value and what is wrong with it; what is allowed`.
 
-A scenario names its files as the YAML does, so that a record does not depend on where a checkout lies;
-`trace_paths`, `model_path` and `profile` are those names beside the scenario's file.
+A scenario keeps file names as the YAML states them, so a record does not depend on where a checkout lies;
+`trace_paths`, `model_path` and `profile` resolve those names relative to the scenario's file.
 """
 
 from __future__ import annotations
@@ -25,34 +25,25 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
-from sqsim.base.complaints import alike, complaint
 from sqsim.base.part import FITS, AfterEviction, Count, Name, Part, Word, conflict
-from sqsim.base.strict_yaml import Document, KeyPath, dotted, key_path, parse, put_value, set_value, show
+from sqsim.base.strict_yaml import Document, KeyPath, key_path, parse, put_value, set_value, show
 from sqsim.errors import InputError, PolicyError, ScenarioError, TraceError
 from sqsim.policies.base import Policy
 from sqsim.policies.definition import check_needs
 from sqsim.policies.none import NoEviction
 from sqsim.policies.registry import BUILT_IN, POLICIES, registered
-from sqsim.scenario.parts import LOADS, ClosedLoad, Engine, Load, RateLoad, RecordedLoad, Router
+from sqsim.scenario.engine import Engine, Router
+from sqsim.scenario.explain import refusal
+from sqsim.scenario.load import ClosedLoad, Load
 
 if TYPE_CHECKING:
     from sqsim.scenario.keys import ScenarioChanges, ScenarioKeys
 
-__all__ = [
-    "ClosedLoad",
-    "Engine",
-    "RateLoad",
-    "RecordedLoad",
-    "Scenario",
-    "load_scenario",
-    "make_scenario",
-]
-
 
 def _as_tuple(value: Any) -> Any:
-    """One trace or several; from Python also as paths."""
+    """Turn one trace or several into a tuple of names; from Python they may be paths."""
     names = (
         value if isinstance(value, list | tuple) else (value,) if isinstance(value, str | PathLike) else None
     )
@@ -60,20 +51,18 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _as_given(part: Part) -> dict[str, Any]:
-    """A part as a file would say it: what was set, and what tells its kind from others even where that is a default."""
+    """Write a part as a file would: the keys that were set, and the key that names its kind even where it is a default."""
     tags: dict[str, Any] = {
         key: getattr(part, key) for key in ("name", "concurrency") if key in type(part).model_fields
     }
     content = {**tags, **part.model_dump(mode="json", exclude_unset=True)}
-    if (
-        isinstance(part, Engine) and not part.swa_pool
-    ):  # the one ratio that goes with it, which the engine sets itself
+    if isinstance(part, Engine) and not part.swa_pool:  # the engine itself set the only ratio that fits
         content.pop("swa_full_tokens_ratio", None)
     return content
 
 
 def _read_policy(value: Any) -> Policy:
-    """A policy as an object, or as the mapping of a file, which names it."""
+    """Build a policy from a mapping that names it, or check one given as an object."""
     if isinstance(value, Policy):
         registered(value)
         check_needs(value)
@@ -87,7 +76,7 @@ def _read_policy(value: Any) -> Policy:
 
 
 class _Places(dict[KeyPath, str]):
-    """Where each key was set. It makes no scenario another, so any two are equal."""
+    """The place where each key was set. Any two are equal, because places do not make scenarios differ."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Places)
@@ -98,8 +87,8 @@ class _Places(dict[KeyPath, str]):
 class Scenario(Part):
     """Everything that decides a run: `Scenario(traces="tasks.jsonl", engine={"cache": "session"}, seed=1)`.
 
-    A key's value is what a file may say, or an object of it (`Engine(...)`); traces may be paths. Relative paths are
-    relative to the working directory. ScenarioError: one line a fault, as for a file.
+    A key takes the value that a file takes, or a part as an object (`Engine(...)`); traces may be paths. Relative paths
+    are relative to the working directory. ScenarioError: one line a fault, as for a file.
     """
 
     traces: Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_as_tuple)] = Field(
@@ -137,7 +126,7 @@ class Scenario(Part):
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(default=0, description="a whole number, 0 or more")
 
-    if TYPE_CHECKING:  # what a caller may give is more than what is kept
+    if TYPE_CHECKING:  # the constructor takes more types than the fields keep
 
         def __init__(self, **keys: Unpack[ScenarioKeys]) -> None: ...
 
@@ -175,22 +164,22 @@ class Scenario(Part):
 
     @property
     def after_eviction(self) -> AfterEviction | None:
-        """What follows an eviction; None where nothing is ever evicted."""
+        """How the server clears evicted tokens; None where the policy never evicts."""
         return self.policy.follows_eviction
 
     @property
     def trace_paths(self) -> tuple[Path, ...]:
-        """The trace files; a relative name is relative to the scenario's file."""
+        """Paths of the trace files; a relative name is relative to the scenario's file."""
         return tuple(self._base / name for name in self.traces)
 
     @property
     def model_path(self) -> Path | None:
-        """The config.json that `model` names; None where it is the name of a known model."""
+        """Path of the config.json that `model` names; None for the name of a known model."""
         return self._base / self.model if self.model.endswith(".json") else None
 
     @property
     def profile(self) -> str:
-        """The cost profile: `auto`, a name, or the path of a file; a relative one is relative to the scenario's."""
+        """The cost profile: `auto`, a name, or a path; a relative path is relative to the scenario's file."""
         name = self.engine.profile or "auto"
         return str(self._base / name) if name.endswith((".yaml", ".yml")) else name
 
@@ -202,11 +191,11 @@ class Scenario(Part):
 
     @contextmanager
     def blamed(self, key: str) -> Iterator[None]:
-        """Whatever the body finds wrong is the value of this key: the error says where that stands."""
+        """Blame this key for any InputError of the body: the ScenarioError names the key and its place."""
         try:
             yield
         except TraceError:
-            raise  # a file of its own, with a line of its own
+            raise  # it already names the trace file and the line
         except InputError as error:
             known = Document(None, {(): "scenario", **self._places})
             raise ScenarioError(f"{known.place(tuple(key.split('.')))}: {key}: {error}") from error
@@ -214,8 +203,8 @@ class Scenario(Part):
     def with_(self, changes: Mapping[str, Any] | None = None, /, **keys: Unpack[ScenarioChanges]) -> Scenario:
         """Derive a scenario: `with_({"load.concurrency": 8, "policy.n": 2}, seed=1)`.
 
-        A dotted key changes one value, as `--set` does; a key by its name is given anew as a whole. What nobody set
-        takes its default again. ScenarioError as for a file.
+        A dotted key changes one value, as `--set` does; a whole key replaces its part. Keys that were never set take
+        their defaults again. ScenarioError as for a file.
         """
         document = Document(self._given(), {(): "scenario", **self._places})
         for key, value in (*keys.items(), *(changes or {}).items()):  # a dotted key may be of a part given here
@@ -228,17 +217,17 @@ class Scenario(Part):
         return _checked(document, self._base)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Scenario:
-        """Copy it; with `update` it is `with_(update)`."""
+        """Copy the scenario; with `update` this is `with_(update)`."""
         return self.with_(update) if update else super().model_copy(deep=deep)
 
     def _given(self) -> dict[str, Any]:
-        """What was set, as a file would say it; parts are the objects that they are."""
+        """Return the keys that were set, as a file would have them; parts stay objects."""
         content = self.model_dump(mode="json", exclude_unset=True)
         return content | {key: getattr(self, key) for key in content.keys() & {"engine", "load", "policy"}}
 
     @classmethod
     def _refused(cls, values: Mapping[str, Any], error: ValidationError) -> ScenarioError:
-        return _refusal(Document(dict(values), {(): "scenario"}), error)
+        return refusal(cls, Document(dict(values), {(): "scenario"}), error)
 
     def __repr__(self) -> str:
         load = ", ".join(f"{key} {value}" for key, value in self.load.model_dump(mode="json").items())
@@ -251,14 +240,14 @@ class Scenario(Part):
     __str__ = __repr__
 
     def resolved(self) -> dict[str, Any]:
-        """Everything with its defaults, as JSON. Reading it back gives this scenario."""
+        """Return every key with its default, as JSON. Reading it back gives this scenario."""
         content = self.model_dump(mode="json")
-        if self.replicas == 1:  # one engine needs no router: such a scenario says nothing of either
+        if self.replicas == 1:  # one engine needs no router: leave out both keys
             del content["replicas"], content["router"]
         return content
 
     def assumed(self) -> list[str]:
-        """Key paths of the values in use that no record has calibrated yet (SPEC.md, "Policies")."""
+        """List the key paths of values in use that no record has calibrated yet (SPEC.md, "Policies")."""
         return [f"policy.{name}" for name in self.policy.not_calibrated]
 
 
@@ -267,7 +256,7 @@ def load_scenario(
 ) -> Scenario:
     """Read a scenario file and apply `a.b=value` overrides (each value is YAML) in order.
 
-    `places` are what messages call the overrides' places, when they do not come from `--set`.
+    `places` name the overrides in messages, where they do not come from `--set`.
     """
     file = Path(path)
     try:
@@ -282,7 +271,7 @@ def load_scenario(
 def make_scenario(
     content: Mapping[str, Any], overrides: Sequence[str] = (), base: Path | None = None, where: str = "scenario"
 ) -> Scenario:
-    """Build a scenario from values, checked as a file is; relative paths are relative to `base` (default: here)."""
+    """Build a scenario from values, checked as a file is; relative paths are relative to `base`."""
     return _build(Document(copy.deepcopy(dict(content)), {(): where}), overrides, base or Path())
 
 
@@ -301,81 +290,10 @@ def _checked(document: Document, base: Path) -> Scenario:
     try:
         scenario = Scenario.model_validate(document.value)
     except ValidationError as error:
-        raise _refusal(document, error) from None
+        raise refusal(Scenario, document, error) from None
     except PolicyError as error:
         raise ScenarioError(f"{document.place(('policy', 'name'))}: policy.name: {error}") from error
-    # Its own module: where it came from is no field of a scenario.
+    # Private attributes, set by the same module: the origin of a scenario is not one of its fields.
     scenario._base = base  # noqa: SLF001
     scenario._places = _Places(document.places)  # noqa: SLF001
     return scenario
-
-
-def _refusal(document: Document, error: ValidationError) -> ScenarioError:
-    faults = error.errors(include_url=False)
-    items = {fault["loc"][:-1] for fault in faults if fault["loc"]}
-    # A list whose items are wrong is not also too short.
-    faults = [fault for fault in faults if not (fault["type"] == "too_short" and fault["loc"] in items)]
-    return ScenarioError("\n".join(_explain(document, fault) for fault in faults))
-
-
-def _explain(document: Document, fault: ErrorDetails) -> str:
-    """Write a fault as `PLACE: key.path: what is wrong; what is allowed`."""
-    path, model = _locate(fault["loc"], document.value)
-    kind, value = fault["type"], fault["input"]
-    if kind == "conflict":
-        path = (*path, *fault["ctx"]["path"].split("."))
-        text = fault["msg"]
-    elif kind == "extra_forbidden":
-        text = f"unknown key{_suggest(str(path[-1]), model)}; allowed here: {', '.join(model.model_fields)}"
-    elif kind == "choice" and isinstance(value, dict):
-        path, text = _choice(path, value)
-    else:
-        field = model.model_fields[str(next(part for part in reversed(path) if isinstance(part, str)))]
-        allowed = f"; allowed: {field.description}" if field.description else ""
-        text = f"{complaint(fault)}{allowed}"
-    return f"{document.place(path)}: {dotted(path)}: {text}"
-
-
-def _locate(loc: tuple[int | str, ...], content: Any) -> tuple[KeyPath, type[Part]]:
-    """Turn a location inside the models into a key path, and find the model whose field is at its end."""
-    if len(loc) < 2 or isinstance(loc[1], int):
-        return loc, Scenario
-    if loc[0] == "engine":
-        return loc, Engine
-    if loc[0] == "policy":
-        return loc, POLICIES[content["policy"]["name"]]
-    return (loc[0], *loc[2:]), LOADS[str(loc[1])]  # loc[1] is the variant's tag and no key
-
-
-def _suggest(key: str, model: type[Part]) -> str:
-    """Suggest the key that was meant: a similar one here, else where a key of this name does belong."""
-    if close := alike(key, model.model_fields):
-        return close
-    rooms: dict[str, type[Part]] = {
-        "": Scenario,
-        "engine.": Engine,
-        **{f"load.{name} with ": kind for name, kind in LOADS.items()},
-    }
-    rooms |= {f"policy {name}: policy.": kind for name, kind in BUILT_IN.items()}
-    found = next((room for room, kind in rooms.items() if key in kind.model_fields), None)
-    return "" if found is None else f"; did you mean {found}{key}?"
-
-
-def _choice(path: KeyPath, value: dict[str, Any]) -> tuple[KeyPath, str]:
-    """Explain a load or policy that is none of those there are."""
-    if path == ("policy",):
-        known = ", ".join(POLICIES)
-        if "name" not in value:
-            return (*path, "name"), f"missing; allowed: {known}"
-        return (
-            *path,
-            "name",
-        ), f"{show(value['name'])} is no policy{alike(value['name'], POLICIES)}; allowed: {known}"
-    named = [key for key in LOADS if key in value]
-    if named:
-        problem = f"{' and '.join(named)} exclude each other"
-    else:
-        problem = f"{show(value)} says no load" + next(
-            (close for key in value if (close := alike(key, LOADS))), ""
-        )
-    return path, f"{problem}; allowed: {Scenario.model_fields['load'].description}"

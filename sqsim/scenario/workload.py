@@ -1,4 +1,4 @@
-"""Which tasks a run replays (the traces' own, the first N, or N drawn with replacement), and when they arrive."""
+"""The tasks that a run replays (all of the traces, the first N, or N drawn with replacement), and their arrivals."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from operator import itemgetter
 
 from sqsim.base.random_streams import uniform
 from sqsim.errors import InputError
-from sqsim.scenario.parts import RateLoad, RecordedLoad
+from sqsim.scenario.load import RateLoad, RecordedLoad
 from sqsim.trace.schema import Task
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One task to run, under its name in this run, with the sub-agents that its turns start."""
+    """One task of a run, under its name in this run, with the sub-agents that its turns start."""
 
     name: str
     task: Task
     children: tuple[Instance, ...]
 
     def flat(self) -> Iterator[Instance]:
-        """Itself and all below it."""
+        """Yield this task and all sub-agents below it."""
         yield self
         for child in self.children:
             yield from child.flat()
@@ -36,12 +36,12 @@ Read = Callable[[], Iterator[Task]]
 
 @dataclass(slots=True)
 class Survey:
-    """What one reading of the traces tells of them. `held`: the tasks, unless their model calls are more than `most`."""
+    """Facts from one reading of the traces. `held`: the tasks, unless they have more than `most` model calls."""
 
     most: float
     held: list[Task] | None = field(default_factory=list)
     roots: int = 0
-    references: Counter[str] = field(default_factory=Counter)  # how tasks came by them -> tasks
+    references: Counter[str] = field(default_factory=Counter)  # origin of the references -> number of tasks
     without_references: str | None = None  # the first task that has none
     without_arrival: tuple[int, str] | None = None  # number and name of the first root that has none
     arrivals_rise: bool = True
@@ -53,7 +53,7 @@ class Survey:
     _latest_s: float = 0.0
 
     def look(self, place: int, task: Task) -> None:
-        """Take in the task at a place of the traces."""
+        """Add the task at one place of the traces."""
         how = task.carries.references
         self.references[how] += 1
         if how == "absent" and self.without_references is None:
@@ -81,7 +81,7 @@ class Survey:
 
 
 class Stream(Collection[Instance]):
-    """The first `number` root tasks with their sub-agents, read anew each time: only unfinished families are held."""
+    """The first `number` root tasks with their sub-agents, read anew each time; only unfinished families are in memory."""
 
     def __init__(self, read: Read, survey: Survey, number: int) -> None:
         self._read, self._complete_at, self._number = read, survey.complete_at, number
@@ -114,7 +114,7 @@ class Stream(Collection[Instance]):
 
 
 def survey(read: Read, most: float) -> Survey:
-    """Read all tasks once."""
+    """Read all tasks once and collect the facts."""
     found = Survey(most)
     for place, task in enumerate(read()):
         found.look(place, task)
@@ -124,10 +124,10 @@ def survey(read: Read, most: float) -> Survey:
 def instances(
     read: Read, found: Survey, number: int | None, *, resample: bool, seed: int, sort: bool = False
 ) -> Collection[Instance]:
-    """Root tasks with their sub-agents: all, the first `number`, or `number` draws with replacement.
+    """Choose root tasks with their sub-agents: all, the first `number`, or `number` draws with replacement.
 
-    A drawn task is renamed `ID#n`; ids of shared prefixes stay, so that copies share what the originals share. What the
-    survey did not hold is streamed, unless it has to be drawn from or, with `sort`, to be brought in order of arrival.
+    A drawn task is renamed `ID#n`; ids of shared prefixes stay, so copies share the prefixes of their originals. Tasks that
+    the survey did not hold are streamed, unless they must be drawn or, with `sort`, sorted by arrival.
     InputError: more tasks are asked for than there are, without `resample`.
     """
     size = number if number is not None else found.roots
@@ -166,9 +166,9 @@ def _renamed(instance: Instance, suffix: str) -> Instance:
 def arrivals(
     load: RateLoad | RecordedLoad, roots: Collection[Instance], seed: int
 ) -> Iterable[tuple[float, Instance]]:
-    """The tasks of an open load and the seconds at which they arrive, earliest first.
+    """Yield the tasks of an open load with their arrival in seconds, earliest first.
 
-    At a rate the first gap counts, so that the rate holds from 0 on.
+    At a rate the first task arrives one gap after 0 s, so the rate is kept from 0 s on.
     """
     if isinstance(load, RateLoad):
         return zip(_at_rate(load, seed), roots, strict=False)
@@ -200,7 +200,7 @@ def _at_rate(load: RateLoad, seed: int) -> Iterator[float]:
 
 
 def _in_the_day(load: RateLoad, at_s: float) -> float:
-    """When as many arrivals are due at the swinging rate as are due at `at_s` at its mean.
+    """Find the second by which the swinging rate gives as many arrivals as its mean gives by `at_s`.
 
     By t, rate x (t - swing x period / 2 pi x sin(2 pi t / period)) are due: it rises, so halving finds t.
     """

@@ -1,1 +1,1 @@
-"""What happens in simulated time: the only rooms that know SimPy."""
+"""The simulation of a scenario in simulated time; the only room that imports SimPy."""

@@ -1,4 +1,4 @@
-"""When tasks start: a closed loop of so many at a time, arrivals at a rate, or as they were recorded."""
+"""Starts of tasks: in a closed loop, at a rate, or as they were recorded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import simpy
 
-from sqsim.scenario.parts import ClosedLoad, Load
+from sqsim.scenario.load import ClosedLoad, Load
 from sqsim.scenario.workload import Instance, arrivals
 from sqsim.simulation.clock import Clock
 
@@ -26,9 +26,9 @@ class Stripe(NamedTuple):
 def start_load(
     clock: Clock, load: Load, roots: Collection[Instance], start: Start, seed: int, stripe: Stripe
 ) -> None:
-    """Start the tasks of a stripe as the scenario's load says.
+    """Start the tasks of a stripe as the scenario's load states.
 
-    A closed loop's places are dealt out evenly, the first stripes getting one more; a stripe without a place gets no task.
+    A closed loop's places are dealt out evenly, and the first stripes get one more; a stripe without a place gets no task.
     """
     place, of = stripe
     if isinstance(load, ClosedLoad):
@@ -44,13 +44,13 @@ def start_load(
 
 
 def _worker(queue: Iterator[Instance], start: Start) -> Events:
-    """One place of a closed loop: the next task starts at the instant the last one ended."""
+    """Run one place of a closed loop: the next task starts at the instant the last one ended."""
     for root in queue:
         yield start(root)
 
 
 def _arrivals(clock: Clock, due: Iterable[tuple[float, Instance]], start: Start) -> Events:
-    """Each task at its time, earliest first."""
+    """Start each task at its time, earliest first."""
     for at_s, root in due:
         yield clock.at(at_s)
         start(root)

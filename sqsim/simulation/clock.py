@@ -1,10 +1,10 @@
 """Simulated time: SimPy's queue of events, and the engine, which acts last at every instant.
 
-One rule for ties: whatever else is due at an instant, and what it causes at that instant, comes before the engine. So the
-engine needs no events of its own, which would be most of the queue's traffic, and the queue's next event is the next thing
-that can come to it from outside.
+One rule for ties: at any instant all events, and the events that they cause at that instant, come before the engine. So
+the engine needs no events of its own, which would be most of the queue's traffic, and the queue's next event is the next
+input that can reach the engine from outside.
 
-`Clock` reads and moves what is private to SimPy's environment (`_queue`, `_now`, `_eid`), so pyproject.toml asks for simpy<5.
+`Clock` uses private fields of SimPy's environment (`_queue`, `_now`, `_eid`), so pyproject.toml asks for simpy<5.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from simpy.events import NORMAL
 
 
 class Last(Protocol):
-    """What acts last: at `due_s`, not before now, and not at all while that is infinite."""
+    """The actor that acts last at an instant: at `due_s`, never before now, and not while `due_s` is infinite."""
 
     @property
     def due_s(self) -> float:
-        """When it acts next."""
+        """The second at which it acts next."""
 
     def act(self) -> None:
-        """Do what is due now, and say when to act next."""
+        """Do the work that is due now, and set `due_s` for the next."""
 
 
 class Clock(simpy.Environment):
-    """A SimPy environment that ends an instant with somebody's act."""
+    """A SimPy environment in which one actor acts at the end of an instant."""
 
     def run_with(self, last: Last) -> None:
-        """Until nothing is due any more."""
+        """Run until nothing is due any more."""
         queue = self._queue
         while True:
             next_s = queue[0][0] if queue else inf
@@ -47,7 +47,7 @@ class Clock(simpy.Environment):
                 return
 
     def at(self, when_s: float) -> simpy.Event:
-        """An event at an absolute time, where `timeout` would subtract now and add it again."""
+        """Schedule an event at an absolute time; `timeout` would subtract now and add it again, with rounding."""
         assert when_s >= self._now, "time never runs back"
         event = _Due(self)
         heappush(self._queue, (when_s, NORMAL, next(self._eid), event))
@@ -55,7 +55,7 @@ class Clock(simpy.Environment):
 
 
 class _Due(simpy.Event):
-    """An event that is sure to come."""
+    """An event that has succeeded from the start."""
 
     def __init__(self, env: simpy.Environment) -> None:
         super().__init__(env)

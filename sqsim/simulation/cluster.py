@@ -1,8 +1,8 @@
-"""Simulated time in which tasks meet the replicas that they can reach: one world for each group of those.
+"""A cluster: a group of replicas on one clock, and the tasks that they serve.
 
-With session affinity a task stays where it started, so every replica is a world of its own: what happens on one changes
-nothing on another. Task n of the run starts on replica n modulo their number, and each has its share of the places of a
-closed loop. Other routers choose for every request: then all replicas share one world.
+With session affinity a task stays on its replica, so every replica is a cluster of its own: events on one change nothing
+on another. Task n of the run starts on replica n modulo their number, and each replica has its share of the places of a
+closed loop. Other routers choose a replica for every request, so all replicas form one cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sqsim.models.serving.tokens import Segments
 from sqsim.record.schema import Rows
 from sqsim.record.task_rows import Tables
 from sqsim.scenario.agents import Agents
-from sqsim.scenario.parts import Router
+from sqsim.scenario.engine import Router
 from sqsim.scenario.resolved import Resolved
 from sqsim.scenario.workload import Instance
 from sqsim.simulation.arrivals import Stripe, start_load
@@ -35,16 +35,16 @@ from sqsim.simulation.step_log import StepLog
 
 @dataclass(slots=True)
 class Happened:
-    """What worlds leave behind beside their rows."""
+    """Totals of all clusters of a run, in addition to their rows."""
 
     ended: int = 0
     out_of_range: Counter[str] = field(default_factory=Counter)
-    pauses: int | None = None  # None: nothing pauses
+    pauses: int | None = None  # None: the policy has no gate
     paused_s: float = 0.0
 
 
 class Cluster:
-    """One clock, the replicas on it, and the tasks that come to them. Run it once."""
+    """Replicas on one clock, and the tasks that they serve. Run it once."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Cluster:
         if len(engines) == 1:
             self._last: Engine | Replicas = engines[0]
         else:
-            assert router != "session_affinity", "its replicas are worlds of their own"
+            assert router != "session_affinity", "each of its replicas is a cluster of its own"
             self._last = Replicas(engines, router)
         delays = resolved.profile.client
         self._server: Server = self._last if delays is None else Network(clock, self._last, delays)
@@ -95,7 +95,7 @@ class Cluster:
         )
 
     def run(self, stripe: Stripe, happened: Happened, tell: Callable[[int], None]) -> None:
-        """Let time pass until this stripe of the run's tasks has ended and nothing runs."""
+        """Simulate until this stripe of the run's tasks has ended and nothing runs."""
         clock, scenario = self._clock, self._agents.scenario
         end_s = 0.0
 
@@ -111,7 +111,7 @@ class Cluster:
             tell(happened.ended)
 
         start_load(clock, scenario.load, self._agents.roots, start, scenario.seed, stripe)
-        clock.run_with(self._last)  # past the last task's end: what cancelled requests still cost
+        clock.run_with(self._last)  # past the last task's end: cancelled requests still cost time
         for log in self._logs:
             log.finish(end_s)
             happened.out_of_range.update(log.out_of_range)

@@ -1,14 +1,15 @@
-"""The serving engine's process: SGLang's loop in simulated time.
+"""The serving engine: SGLang's scheduler loop in simulated time.
 
 With overlap scheduling (the default) one iteration receives what arrived, forms batch k, launches it, and
 then waits for batch k-1 and processes its result (RULES.md, rules 1 and 2): so batch k+1 is formed while
 batch k runs. Without it a batch's result is processed before the next is formed (rule 44).
 
-One rule for ties: the end of a batch, and the round behind it, see everything that happened at their own instant or
+One rule for ties: the end of a batch, and the round after it, see everything that happened at their own instant or
 before (clock.py).
 
-Between two events of the world outside, rounds that are certain to be alike are taken in one move (fast_forward.py), their
-times in closed form (step_series.py): the same state, times and rows as one by one, which is what `step_by_step` does.
+Between two events from outside, rounds that are certain to be alike are taken in one move, a macro-step
+(fast_forward.py), with their times in closed form (step_series.py). State, times and rows are the same as with
+`step_by_step`, which takes the rounds one by one.
 """
 
 from __future__ import annotations
@@ -30,14 +31,12 @@ from sqsim.simulation.step_log import StepLog
 
 NEVER_FITS = "kv_capacity"
 """The failure of a request that the pool can never hold."""
-
-
 LATEST_S = 1e10
 """Three centuries: from here on a float64 second is coarser than a thousandth of a decode step."""
 
 
 def _in_time(now_s: float) -> float:
-    """The time itself; RunError when the clock has gone too far."""
+    """Return the time; RunError when it is beyond `LATEST_S`."""
     if not now_s < LATEST_S:
         raise RunError(
             f"the simulated clock stands at {now_s:.3g} s, and beyond {LATEST_S:.0e} s it cannot tell steps apart; "
@@ -51,9 +50,9 @@ _Launched = tuple[Batch, float]
 
 
 class Engine:
-    """Takes requests, runs them through scheduler and cost model, and tells their fate.
+    """Takes requests, runs them through scheduler and cost model, and reports their ends.
 
-    The clock calls `act`, last at an instant. Everything else may be called at any instant.
+    The clock calls `act`, last at an instant. The other methods may be called at any time.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Engine:
         replica: int = 0,
         horizon: Callable[[], float] | None = None,
     ) -> None:
-        """`replica` numbers it among several; `horizon` says when anything may next come to it (default: the clock's)."""
+        """Build an engine. `replica`: its number; `horizon`: the time of the next input from outside (default: the clock's)."""
         self.due_s = 0.0
         self.replica = replica
         self._clock, self._horizon = clock, horizon or clock.peek
@@ -79,15 +78,15 @@ class Engine:
         self._log = log
         self._live: dict[Request, Submission] = {}
         self._pending: _Launched | None = None  # the batch that ends next
-        self._launched: _Launched | None = None  # the one behind it
-        self._ends = False  # is the end of `_pending` what is due?
+        self._launched: _Launched | None = None  # the batch after `_pending`
+        self._ends = False  # is the end of `_pending` due next?
         self._sleeps = False
         self._blocked = False  # did the last round find work that cannot go on?
         self._gpu_free_s = 0.0
-        self._hopeless: Request | None = None  # being aborted because nothing can ever make room for it
+        self._hopeless: Request | None = None  # is being aborted, because nothing can ever make room for it
 
     def submit(self, request: Request, *, tell_first_token: bool = False) -> Submission:
-        """Queue a request. What can never fit fails at once, by name, and is never queued."""
+        """Queue a request. A request that can never fit fails at once with `NEVER_FITS`, and is never queued."""
         clock = self._clock
         submission = Submission(
             request,
@@ -106,18 +105,18 @@ class Engine:
 
     @property
     def unfinished(self) -> int:
-        """Requests that run or wait here."""
+        """Number of requests that run or wait on this engine."""
         return len(self._live)
 
     def cancel(self, submission: Submission) -> None:
-        """Abort a request; what it has cost so far stays counted. Its `done` carries "abort"."""
+        """Abort a request; its cost so far stays counted. Its `done` carries "abort"."""
         if submission.request in self._live:
             self._scheduler.abort(submission.request.asked.rid)
             self._end_elsewhere()
             self._notify()
 
     def drop(self, session: str, spans: Sequence[tuple[int, int]]) -> int:
-        """Clear spans of an idle session in place; tokens freed. The GPU does it behind what was launched before."""
+        """Clear spans of an idle session in place, and return the tokens freed. The GPU does it after the launched batches."""
         held = self._scheduler.session_tokens(session)
         freed = self._scheduler.drop(session, spans)
         if freed:
@@ -127,29 +126,29 @@ class Engine:
         return freed
 
     def close_session(self, session: str) -> None:
-        """Free what a session holds; while a turn or a fork of it is unfinished, at their end."""
+        """Free a session's KV; while one of its turns or forks is unfinished, at their end."""
         self._scheduler.close_session(session)
         self._log.idle_changed(self._clock.now, self._scheduler.usage())
         self._notify()
 
     def pin(self, session: str, *, pinned: bool) -> None:
-        """Keep an idle session whatever the pressure, or let it go again."""
+        """Keep an idle session under any memory pressure, or make it releasable again."""
         self._scheduler.pin(session, pinned=pinned)
         if not pinned:
             self._notify()
 
     def has_session(self, session: str) -> bool:
-        """Whether a session holds KV now."""
+        """Tell whether a session holds KV now."""
         return self._scheduler.has_session(session)
 
     def kv_usage(self) -> float:
-        """Share (0 to 1) of the KV slots that are neither free nor evictable, of the fuller pool: SGLang's token_usage."""
+        """Return the share (0 to 1) of KV slots neither free nor evictable, of the fuller pool: SGLang's token_usage."""
         limits, usage = self._scheduler.limits, self._scheduler.usage()
         full = usage.used / limits.kv_capacity
         return full if limits.swa_capacity is None else max(full, usage.swa_used / limits.swa_capacity)
 
     def act(self) -> None:
-        """End a batch that is due, then, behind whatever that causes at this instant, form the next one."""
+        """End a batch that is due; then, after all events that this causes at this instant, form the next one."""
         if self._ends:
             assert self._pending is not None
             self._collect(self._pending[0])
@@ -159,7 +158,7 @@ class Engine:
         self._round()
 
     def _round(self) -> None:
-        """One iteration of SGLang's loop, up to the end of a batch that it waits for."""
+        """Do one iteration of SGLang's loop, up to the end of a batch that it waits for."""
         clock, scheduler = self._clock, self._scheduler
         if self._sleeps:
             self._sleeps = False
@@ -195,7 +194,7 @@ class Engine:
             self.due_s = _in_time(self._clock.now)
 
     def _launch(self, batch: Batch) -> _Launched:
-        """Time the batch's forward step, and note it."""
+        """Time the batch's forward step, and log it."""
         work = StepWork(
             [(row.extend, row.prefix) for row in batch.prefill],
             len(batch.decoding),
@@ -212,7 +211,7 @@ class Engine:
         return batch, end_s
 
     def _launch_many(self, batch: Batch, before: Batch) -> tuple[_Launched, _Launched]:
-        """Time the forward steps of a batch that stands for many; the last but one and the last, with their ends."""
+        """Time the forward steps of a macro-step; return its last two steps with their ends."""
         macro_step, steps = batch.macro_step, batch.steps
         assert macro_step is not None
         start_s, series = self._start_s(), self._series(macro_step)
@@ -231,14 +230,14 @@ class Engine:
         )
 
     def _steps_before_next(self, macro_step: MacroStep, most: int) -> int:
-        """How many of a stretch's rounds come before the next event: the first is now, the others are at ends of steps."""
+        """Count the rounds of a macro-step before the next event: the first is now, the others are at ends of steps."""
         due_s, free_s = min(self._horizon(), LATEST_S), self._gpu_free_s
         if free_s >= due_s:
             return 1
         return 2 + self._series(macro_step).steps_before(free_s, due_s, most - 2)
 
     def _collect(self, batch: Batch) -> None:
-        """Process a finished batch: hand out first tokens and ends."""
+        """Process a finished batch: report first tokens and ends of requests."""
         started, finished = self._scheduler.process_result(batch)
         for request in started:
             submission = self._live[request]
@@ -256,14 +255,14 @@ class Engine:
         submission.end(self._clock.now, failure)
 
     def _end_elsewhere(self) -> None:
-        """Requests that ended in no result: aborted in the queue, or out of memory when alone."""
+        """End the requests that ended outside of a result: aborted in the queue, or out of memory when alone."""
         if self._scheduler.ended:
             ended, self._scheduler.ended = self._scheduler.ended, []
             for request in ended:
                 self._end(self._live[request])
 
     def _fail_blocked(self) -> bool:
-        """Nothing runs, and the half-prefilled request or the queue's head cannot go on: fail it, unless others can help."""
+        """Fail the request that blocks an idle engine, unless a pinned session may still free its KV; tell whether it failed."""
         scheduler = self._scheduler
         if not scheduler.limits.release_idle_sessions and scheduler.usage().idle_sessions:
             return False  # a pinned session may still be closed

@@ -1,4 +1,4 @@
-"""The ways between an agent and the engine, where a profile says how long they take."""
+"""The network between agents and the server, for profiles that state its delays."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sqsim.simulation.server import Server, Submission
 
 
 class Network:
-    """A server behind a network: requests and news travel, times are those that the agent sees.
+    """A server behind a network: requests and results are delayed, and times are those that the agent sees.
 
-    Sessions are dropped and closed at once, at the engine: what an agent says of a session it says with its next request.
+    Drops and closings of sessions reach the engine at once, because a real agent sends them with its next request.
     """
 
     def __init__(self, env: simpy.Environment, server: Server, delays: ClientTerm) -> None:
@@ -24,18 +24,18 @@ class Network:
         self._far: dict[Submission, Submission] = {}
 
     def submit(self, request: Request, *, tell_first_token: bool = False) -> Submission:
-        """Send a request; the submission's events come when the agent would hear of them."""
+        """Send a request; the submission's events come when the agent receives them."""
         env = self._env
         near = Submission(request, env.now, env.event(), env.event() if tell_first_token else None)
         env.process(self._carry(near))
         return near
 
     def cancel(self, near: Submission) -> None:
-        """Abort a request, as soon as the word of it has travelled."""
+        """Abort a request after the delay of a request."""
         self._after(self._delays.request_s, lambda: self._cancel(near))
 
     def kv_usage(self) -> float:
-        """KV in use; the agent's framework asks the server aside from requests, and at once."""
+        """Return the server's KV usage without delay: the agent's framework reads it apart from requests."""
         return self._server.kv_usage()
 
     def _cancel(self, near: Submission) -> None:

@@ -1,6 +1,6 @@
-"""Replicas of one engine behind a router that chooses anew for every request.
+"""Replicas of one engine behind a router that chooses a replica for every request.
 
-A router with session affinity needs none of this: its replicas never meet, and each is a world of its own (world.py).
+A router with session affinity does not need this module: each of its replicas is a cluster of its own (cluster.py).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Choice = Literal["round_robin", "least_loaded"]
 
 
 class Replicas:
-    """Engines that act in turn on one clock, each request at the one that the router chose.
+    """Engines that act in turn on one clock; the router chooses one for each request.
 
-    `round_robin`: one after the other, main and aux requests alike. `least_loaded`: the one with the fewest
-    unfinished requests, the first of equals. Sessions would be torn apart, so there are none.
+    `round_robin`: one engine after the other, for main and aux requests alike. `least_loaded`: the engine with the fewest
+    unfinished requests, the first of equals. Sessions are not supported, because a router would split their turns.
     """
 
     def __init__(self, engines: Sequence[Engine], choice: Choice) -> None:
@@ -31,11 +31,11 @@ class Replicas:
 
     @property
     def due_s(self) -> float:
-        """When the first of them acts."""
+        """The second at which the first of them acts."""
         return min([engine.due_s for engine in self._engines])
 
     def act(self) -> None:
-        """The first engine that is due acts; of those that are due together the one with the lowest number."""
+        """Let the first engine that is due act; of several due at once, the one with the lowest number."""
         due_s = self.due_s
         next(engine for engine in self._engines if engine.due_s == due_s).act()
 
@@ -56,7 +56,7 @@ class Replicas:
             self._home[submission].cancel(submission)
 
     def kv_usage(self) -> float:
-        """KV in use on the replica that would get the next request."""
+        """Return the KV usage of the replica that would get the next request."""
         return self._engines[self._chosen()].kv_usage()
 
     def _forget(self, submission: Submission) -> None:
@@ -68,14 +68,14 @@ class Replicas:
         return self._engines[chosen]
 
     def _chosen(self) -> int:
-        """Number of the replica that the next request goes to."""
+        """Return the number of the replica that gets the next request."""
         if self._choice == "least_loaded":
             return min(range(len(self._engines)), key=lambda number: (self._engines[number].unfinished, number))
         return self._next
 
 
 def horizon(clock: Clock, engines: Sequence[Engine], replica: int) -> Callable[[], float]:
-    """When something may next come to one engine of a fleet from outside: an event, or another engine's act."""
+    """Return a function that gives the time of the next input to one replica: an event, or another engine's act."""
 
     def next_s() -> float:
         others = [engine.due_s for engine in engines if engine.replica != replica]

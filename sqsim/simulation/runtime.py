@@ -1,4 +1,4 @@
-"""An agent's world in simulated time: SimPy drives its task, and requests go to the simulated server."""
+"""An agent's runtime in simulated time: SimPy drives its task, and the simulated server takes its requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqsim.agent.task import AgentTask
 from sqsim.agent.turn_loop import AuxThread, RunMain
 from sqsim.models.serving.radix import MatchHint
 from sqsim.models.serving.request import Asked, Request
-from sqsim.record.metrics import Hindsight
+from sqsim.record.hindsight import Hindsight
 from sqsim.record.task_rows import Tables, TaskRows
 from sqsim.scenario.agents import ClientOptions, aux_rid, main_rid
 from sqsim.simulation.server import Server, Submission
@@ -26,40 +26,40 @@ Events = Generator[simpy.Event, object, None]
 
 
 def driven(task: AgentTask) -> Events:
-    """A task as the generator that SimPy drives: it calls `send` and `throw`, which a coroutine has too."""
+    """Return a task as a generator for SimPy, which calls only `send` and `throw`; a coroutine has both."""
     return cast("Events", task.run())
 
 
 @types.coroutine
 def until(event: simpy.Event) -> Generator[simpy.Event, object, object]:
-    """Wait for an event of SimPy's; its value."""
+    """Wait for a SimPy event and return its value."""
     return (yield event)
 
 
 class SimulatedSignal:
-    """Something that is waited for in simulated time and comes once."""
+    """A signal in simulated time that is set once."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._event = env.event()
 
     def set(self) -> None:
-        """It has come."""
+        """Set the signal."""
         self._event.succeed()
 
     async def wait(self) -> None:
-        """Wait until it has come."""
+        """Wait until the signal is set."""
         await until(self._event)
 
 
 class SimulatedReply:
-    """What becomes of one submission."""
+    """The reply to one submission."""
 
     def __init__(self, submission: Submission) -> None:
         self.submission = submission
 
     @property
     def served(self) -> Served:
-        """What became of the request so far."""
+        """The state of the request so far."""
         submission, request = self.submission, self.submission.request
         done = submission.done
         return Served(
@@ -80,42 +80,42 @@ class SimulatedReply:
 
     @property
     def fresh(self) -> bool:
-        """Whether a session's turn was computed from position 0."""
+        """Whether the server computed this session's turn from position 0."""
         return self.submission.request.asked.session is not None and self.submission.request.fresh
 
     async def first_token(self) -> bool:
-        """Wait for the first token, which the submission must have been asked to tell."""
-        assert self.submission.first_token is not None, "nobody said that the first token is waited for"
+        """Wait for the first token; `submit` must have been called with `tell_first_token`."""
+        assert self.submission.first_token is not None, "submitted without tell_first_token"
         await until(self.submission.first_token)
         return self.submission.first_token_s is not None
 
     async def end(self) -> str | None:
-        """Wait for the end."""
+        """Wait for the end; return the failure, or None."""
         done = self.submission.done
         failure = done.value if done.triggered else await until(done)
         return None if failure is None else str(failure)
 
     def when_ended(self, call: Callable[[], None]) -> None:
-        """Call this at the end."""
+        """Call a function at the end."""
         callbacks = self.submission.done.callbacks
         assert callbacks is not None, "it has ended"
         callbacks.append(lambda _: call())
 
 
 class SimulatedProcess:
-    """A sub-agent at work."""
+    """A running sub-agent."""
 
     def __init__(self, process: simpy.Process) -> None:
         self._process = process
 
     async def join(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the sub-agent has ended."""
         if self._process.is_alive:
             await until(self._process)
 
 
 class Identity(NamedTuple):
-    """Which task of the run it is: its name, its number in the order of starts, and the name of its parent."""
+    """A task's name, its number in the order of starts, and the name of its parent."""
 
     name: str
     number: int
@@ -123,7 +123,7 @@ class Identity(NamedTuple):
 
 
 class SimulatedRuntime:
-    """One agent's `Runtime`."""
+    """One agent's `Runtime` on the simulated server."""
 
     def __init__(
         self,
@@ -140,7 +140,9 @@ class SimulatedRuntime:
         self._env, self._server, self._session = env, server, session
         self._options, self._gate, self._tables = options, gate, tables
         self._identity, self._task = identity, task
-        self._main: Request | None = None  # the last one; it knows where the tree met this task
+        self._main: Request | None = (
+            None  # the last main request; its trail shows where this task is in the tree
+        )
         self._hold_s = 0.0
 
     @property
@@ -150,11 +152,11 @@ class SimulatedRuntime:
 
     @property
     def kv_kept(self) -> bool:
-        """Whether the session, if there is one, holds KV."""
+        """Whether the session holds KV; true without a session."""
         return self._session is None or self._session.has_kv
 
     def kv_usage(self) -> float:
-        """KV in use on the engine that would get the next request."""
+        """Return the KV usage of the engine that would get the next request."""
         return self._server.kv_usage()
 
     @property
@@ -163,7 +165,7 @@ class SimulatedRuntime:
         return self._gate is not None
 
     async def pass_gate(self, tokens: int) -> None:
-        """Go on, or give up the session's KV and wait."""
+        """Pass the policy's gate, or free the session's KV and wait at it."""
         gate, identity = self._gate, self._identity
         assert gate is not None, "there is no gate to pass"
         if not gate.may_pass(identity.name, tokens, may_pause=identity.parent is None):
@@ -206,7 +208,7 @@ class SimulatedRuntime:
         return SimulatedReply(self._server.submit(Request(asked, self._match_hint())))
 
     def drop(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Cut spans out of the session."""
+        """Clear spans of the session in place."""
         if self._session is not None and self._options.in_place:
             self._session.drop(spans)
 
@@ -215,17 +217,17 @@ class SimulatedRuntime:
         return SimulatedProcess(self._env.process(driven(task)))
 
     def tools(self, wait_s: float) -> Awaitable[object]:
-        """Pin the session as the policy asks, and wait."""
+        """Pin the session as the policy asks, and wait for the tools."""
         if self._session is not None and self._hold_s:
             self._session.hold(self._hold_s)
         return until(self._env.timeout(wait_s))
 
     def sleep(self, wait_s: float) -> Awaitable[object]:
-        """Wait."""
+        """Wait for `wait_s` seconds."""
         return until(self._env.timeout(wait_s))
 
     async def leave(self, cancel: Reply | None) -> None:
-        """Abort an aux thread, leave the gate, close the session."""
+        """Abort an aux thread, leave the gate, and close the session."""
         if cancel is not None:
             assert isinstance(cancel, SimulatedReply)
             self._server.cancel(cancel.submission)
@@ -235,7 +237,7 @@ class SimulatedRuntime:
             self._session.close()
 
     def over(self, start_s: float, end_s: float, outcome: str, aux: Sequence[tuple[AuxThread, Reply]]) -> None:
-        """Write the rows; they wait for a cancelled aux thread's last step."""
+        """Write the task's rows, after the last step of a cancelled aux thread."""
 
         def write() -> None:
             for thread, reply in aux:

@@ -1,4 +1,4 @@
-"""What serves requests in simulated time: an engine, several behind a router, or either of them behind a network."""
+"""The protocol of a simulated server: an engine, several behind a router, or either of them behind a network."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sqsim.models.serving.request import Request
 
 @dataclass(slots=True, eq=False)
 class Submission:
-    """A request at the engine, and when it got where. `done` carries None, or the name of the failure.
+    """A submitted request and the times of its progress. `done` carries None, or the name of the failure.
 
-    `first_token`, for who waits for it, comes with the first token, or with the end where there is none.
+    `first_token` is triggered by the first token, or by the end of a request without one; None where nobody waits for it.
     """
 
     request: Request
@@ -24,16 +24,16 @@ class Submission:
     admit_s: float | None = None
     first_token_s: float | None = None
     end_s: float | None = None
-    replica: int = 0  # where it was served
+    replica: int = 0  # number of the replica that served it
 
     def start(self, now_s: float) -> None:
-        """The first token is out."""
+        """Note the first token."""
         self.first_token_s = now_s
         if self.first_token is not None:
             self.first_token.succeed()
 
     def end(self, now_s: float, failure: str | None) -> None:
-        """It is over."""
+        """Note the end."""
         self.end_s = now_s
         if self.first_token is not None and self.first_token_s is None:
             self.first_token.succeed()
@@ -41,7 +41,7 @@ class Submission:
 
 
 class Server(Protocol):
-    """Takes requests and reports their fate. Sessions belong to an `Engine`: no router tears one apart."""
+    """Takes requests and reports their ends. Sessions belong to one `Engine`: no router may split their turns."""
 
     def submit(self, request: Request, *, tell_first_token: bool = False) -> Submission:
         """Take a request."""
@@ -50,7 +50,7 @@ class Server(Protocol):
         """Abort a request; its `done` carries "abort"."""
 
     def kv_usage(self) -> float:
-        """Share (0 to 1) of the KV slots that are neither free nor evictable, where the next request would be served.
+        """Return the share (0 to 1) of KV slots neither free nor evictable on the engine that would serve the next request.
 
-        Of the fuller pool, where full-attention and sliding-window layers have one each.
+        It is that of the fuller pool, where full-attention and sliding-window layers have one each.
         """

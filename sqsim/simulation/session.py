@@ -10,28 +10,28 @@ from sqsim.simulation.engine import Engine
 
 
 class AgentSession:
-    """The session of one agent, by its name on the engine."""
+    """The session of one agent; `name` identifies it on the engine."""
 
     def __init__(self, env: simpy.Environment, engine: Engine, name: str) -> None:
         self.name = name
         self._env, self._engine = env, engine
-        self._holds = 0  # how many times it was held
+        self._holds = 0  # calls of `hold` so far
 
     @property
     def has_kv(self) -> bool:
-        """Whether it holds KV now."""
+        """Whether the session holds KV now."""
         return self._engine.has_session(self.name)
 
     def drop(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Cut spans out of it in place."""
+        """Clear spans of the session in place."""
         self._engine.drop(self.name, spans)
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Free the session's KV."""
         self._engine.close_session(self.name)
 
     def hold(self, seconds: float) -> None:
-        """Keep its idle KV whatever the pressure, for so long; a later hold outlives an earlier one's end."""
+        """Pin the idle session's KV for `seconds`; a later hold stays in force when an earlier one ends."""
         engine = self._engine
         engine.pin(self.name, pinned=True)
         self._holds += 1

@@ -1,4 +1,4 @@
-"""A scenario in, a RunRecord out."""
+"""Simulation of a scenario: a Scenario in, a RunRecord out."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from sqsim.simulation.arrivals import Stripe
 from sqsim.simulation.cluster import Cluster, Happened
 
 _HELD_STEPS = 10_000
-"""Model calls of a trace that are held in memory, at some 4 KB each; a longer one is read twice."""
+"""Model calls of a trace that are kept in memory, at about 4 KB each; a longer trace is read twice."""
 
 Progress = Callable[[int, int], None]
-"""Called as tasks end: how many have, of how many."""
+"""Called as tasks end, with the number that have ended and the number of all."""
 
 
 def simulate(
@@ -41,10 +41,10 @@ def simulate(
     profile: Profile | None = None,
     policy: Policy | None = None,
 ) -> RunRecord:
-    """Run a scenario. InputError when it cannot be run as it is; the same scenario gives the same record.
+    """Simulate a scenario and return its record; the same scenario gives the same record. InputError: it cannot be run.
 
-    `step_by_step` takes every step of the engine alone: slow, and what the faster way is held against (law 7).
-    `profile` stands in for the one that the scenario names, `policy`, an object, for the scenario's.
+    `step_by_step` takes every engine step by itself: slow; law 7 compares macro-steps with it.
+    `profile` replaces the profile that the scenario names; `policy`, an object, replaces the scenario's policy.
     """
     scenario = scenario if policy is None else scenario.with_(policy=policy)
     simulation = Simulation(scenario, profile)
@@ -60,7 +60,7 @@ def simulate(
 def simulate_to(
     scenario: Scenario, directory: str | Path, *, overwrite: bool = False, progress: Progress | None = None
 ) -> None:
-    """Run a scenario and write its record while it runs: the same bytes as of `simulate`, in memory that stays flat.
+    """Simulate a scenario and write its record meanwhile: the same bytes as from `simulate`, in constant memory.
 
     InputError, RecordError and RunError as for `simulate` and `write_record`.
     """
@@ -69,7 +69,7 @@ def simulate_to(
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Look for cycles of dead objects less often: a run makes millions of objects and next to no such cycles."""
+    """Collect garbage cycles less often: a run makes millions of objects and almost no cycles."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 20, 20)
     try:
@@ -79,7 +79,7 @@ def _rare_collections() -> Iterator[None]:
 
 
 class Simulation:
-    """A scenario with everything it names looked up and its traces read; to be run once."""
+    """A scenario with its names resolved and its traces read. Run it once."""
 
     def __init__(self, scenario: Scenario, other_profile: Profile | None = None) -> None:
         self._started = time.perf_counter()
@@ -91,25 +91,25 @@ class Simulation:
 
     @property
     def schemas(self) -> dict[str, pa.Schema]:
-        """The tables of its record."""
+        """Schemas of the record's tables."""
         return TABLES if self.scenario.replicas == 1 else REPLICATED
 
     def write(
         self, directory: str | Path, *, overwrite: bool = False, progress: Progress | None = None
     ) -> None:
-        """Run, and write the record meanwhile."""
+        """Run the simulation and write the record meanwhile."""
         with recorder(directory, overwrite, self.schemas) as found:
             self.run(found.rows, progress)
             found.finish(self.describe(), self.timing())
 
     def timing(self) -> dict[str, Any]:
-        """timing.json, so far."""
+        """Return the content of timing.json so far."""
         return {"wall_s": time.perf_counter() - self._started, "host": platform.platform()}
 
     def run(
         self, rows: Mapping[str, Rows], progress: Progress | None = None, *, step_by_step: bool = False
     ) -> None:
-        """Let time pass until all tasks have ended and nothing runs; what happened goes into `rows`, by table."""
+        """Simulate until all tasks have ended and nothing runs; append what happened to `rows`, by table."""
         with _rare_collections():
             self._happened = self._run(rows, progress, step_by_step=step_by_step)
 
@@ -133,7 +133,7 @@ class Simulation:
         return happened
 
     def describe(self) -> dict[str, Any]:
-        """run.json: what was run, and on what evidence."""
+        """Return the content of run.json: what was run, and on what evidence."""
         resolved, paused = self.resolved, self._happened.pauses
         return {
             **self.agents.describe(),

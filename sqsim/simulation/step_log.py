@@ -1,4 +1,4 @@
-"""What the engine did, as rows of the record's engine table: one a step, or one an interval of alike steps."""
+"""The rows of the record's engine table: one a step, or one an interval of alike steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Interval:
         self.ratio: float
 
     def continues(self, t0_s: float, requests: int, running: int, waiting: int) -> bool:
-        """Whether a plain decode step that begins now belongs to it."""
+        """Tell whether a plain decode step that begins now belongs to this interval."""
         return (
             self.t1_s == t0_s
             and self.requests == requests
@@ -42,7 +42,7 @@ class _Interval:
     def add(
         self, t1_s: float, steps: int, new: int, context: int, usage: Usage, used_token_s: float, ratio: float
     ) -> None:
-        """Steps up to `t1_s`; `usage` and `ratio` as the last of them leaves them."""
+        """Add steps up to `t1_s`; `usage` and `ratio` are those after the last of them."""
         self.t1_s = t1_s
         self.steps += steps
         self.new_tokens += new
@@ -57,16 +57,16 @@ class StepLog:
 
     def __init__(self, cost: CostModel, rows: Rows, *, hybrid: bool, replica: int | None = None) -> None:
         self._rows = rows  # of record.ENGINE
-        self._replica = () if replica is None else (replica,)  # a column of its own, where there are several
+        self._replica = () if replica is None else (replica,)  # the extra column of a run on several replicas
         self.out_of_range: dict[str, int] = {}
-        """Steps that left a range the profile was measured over, by the range's name."""
+        """Number of steps outside a range that the profile was measured over, by the range's name."""
         self._cost = cost
         self._hybrid = hybrid
         self._open: _Interval | None = None
         self._idle: tuple[float, Usage, float] | None = None
 
     def step(self, t0_s: float, t1_s: float, batch: Batch, work: StepWork, scheduler: Scheduler) -> None:
-        """One forward step, from the start of its forward pass to the end."""
+        """Log one forward step, from the start of its forward pass to the end."""
         usage, ratio = scheduler.usage(), scheduler.ratio
         used_token_s = usage.used * (t1_s - t0_s)
         if batch.mode == "decode" and not (batch.reclaimed or batch.retracted or batch.released_sessions):
@@ -93,7 +93,7 @@ class StepLog:
         series: StepSeries,
         scheduler: Scheduler,
     ) -> None:
-        """The alike decode steps that one batch stands for, from the start of the first to the end of the last."""
+        """Log the alike decode steps of a macro-step, from the start of the first to the end of the last."""
         steps, rows, usage = batch.steps, macro_step.rows, scheduler.usage()
         first = StepWork((), rows, batch.decode_context, batch.decode_window)
         before = usage.used - macro_step.slots(steps)
@@ -103,30 +103,30 @@ class StepLog:
         interval.add(t1_s, steps, steps * rows, context, usage, used_token_s, scheduler.ratio)
 
     def _interval(self, t0_s: float, work: StepWork, scheduler: Scheduler) -> _Interval:
-        """The interval that a plain decode step belongs to: the open one, or a new one."""
+        """Return the interval of a plain decode step: the open one, or a new one."""
         rows, running, waiting = work.decode_requests, len(scheduler.running), len(scheduler.waiting)
         held = self._open
         if held is None or not held.continues(t0_s, rows, running, waiting):
             self._close()
-            # Looked up once an interval: alike steps leave a range together, but for the few in which a context grows
-            # out of it.
+            # Looked up once an interval: alike steps leave a range together, except for the few in which a context
+            # grows beyond it.
             held = self._open = _Interval(t0_s, rows, running, waiting, self._cost.out_of_range(work))
         return held
 
     def idle_from(self, now_s: float, usage: Usage, ratio: float) -> None:
-        """The engine has nothing to run from here on."""
+        """Note that the engine has nothing to run from `now_s` on."""
         self._close()
         self._idle = (now_s, usage, ratio)
 
     def idle_changed(self, now_s: float, usage: Usage) -> None:
-        """Memory changed hands while the engine sleeps (it does nothing while it works)."""
+        """Note that memory changed while the engine sleeps; without effect while it works."""
         if self._idle is not None:
             ratio = self._idle[2]
             self.idle_until(now_s)
             self._idle = (now_s, usage, ratio)
 
     def idle_until(self, now_s: float) -> None:
-        """Work again."""
+        """Note that the engine works again."""
         if self._idle is not None:
             t0_s, usage, ratio = self._idle
             self._idle = None
@@ -136,7 +136,7 @@ class StepLog:
                 self._write("idle", idle, 0, 0, 0)
 
     def finish(self, now_s: float) -> None:
-        """The run is over."""
+        """Write the last interval at the end of the run."""
         self._close()
         self.idle_until(now_s)
 

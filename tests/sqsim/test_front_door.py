@@ -21,10 +21,12 @@ import sqsim
 from sqsim import errors
 from sqsim.policies.keep_last import KeepLast
 from sqsim.policies.none import NoEviction
-from sqsim.record.metrics import DEFINITIONS, metrics
+from sqsim.record.definitions import DEFINITIONS
+from sqsim.record.metrics import metrics
 from sqsim.record.schema import TABLES, RunRecord
 from sqsim.scenario import keys as scenario_keys
-from sqsim.scenario.parts import ClosedLoad, Engine
+from sqsim.scenario.engine import Engine
+from sqsim.scenario.load import ClosedLoad
 from sqsim.scenario.scenario import Scenario, load_scenario, make_scenario
 from tests.sqsim.tiny_record import tiny_record
 

@@ -1,1 +1,1 @@
-"""How many GPUs, which policy, which settings, for these agents and this SLO: a search over whole runs."""
+"""Plans and regions: searches over whole runs for the fewest GPUs under an SLO, and for the loads where SideQuest pays."""

@@ -1,4 +1,4 @@
-"""A finished search in words and numbers: the fewest GPUs, whether SideQuest is needed at all, what runs out first."""
+"""The answer of a plan in words and numbers: the fewest GPUs, whether SideQuest is needed, and the bottleneck."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from sqsim.scenario.labels import evicted_then_used_note, evicted_then_used_shar
 
 SCHEMA = "sqsim-plan/1"
 MORE_REPLICAS = 2
-"""How many replicas beyond the fewest are tried for one that is sure."""
+"""Replicas beyond the fewest, up to which the confidence is computed."""
 
-Sure = Callable[[Sequence[tuple[Search, int]]], list[Confidence | None]]
+Assess = Callable[[Sequence[tuple[Search, int]]], list[Confidence | None]]
 
 
 def answer(
     slos: Sequence[Slo],
     load: Load,
     searches: Sequence[Search],
-    sure: Sure,
+    assess: Assess,
     prices: dict[str, float] | None,
     tensor_parallel: int,
 ) -> dict[str, Any]:
-    """What plan.json says beside the scenario."""
+    """Build the content of plan.json, without the scenario."""
 
     def gpus(replicas: int | None) -> int | None:
         return None if replicas is None else replicas * tensor_parallel
@@ -38,8 +38,8 @@ def answer(
         return search.fewest * tensor_parallel * prices[search.gpu]
 
     def rank(search: Search) -> tuple[float, float, int]:
-        """Cheapest first where prices are known, then fewest GPUs, then the most room at the edge."""
-        assert search.fewest is not None, "only what serves is ranked"
+        """Rank by cost where prices are known, then by GPUs, then by the order of the searches."""
+        assert search.fewest is not None, "only settings that serve are ranked"
         money = cost(search)
         return (money if money is not None else float("inf"), search.fewest, searches.index(search))
 
@@ -49,11 +49,11 @@ def answer(
     free = next((each for each in serving if each.setting.free), None)
     sidequest = next((each for each in serving if each.setting.is_sidequest), None)
     best = serving[0] if serving else None
-    # Where money and GPUs are equal, what needs nothing new is better.
+    # At equal cost and GPUs, a free setting is better.
     if free is not None and best is not None and rank(free)[:2] <= rank(best)[:2]:
         best = free
     shown = list(dict.fromkeys(each for each in (best, free, sidequest) if each is not None))
-    certain = _certain(shown, sure, load)
+    confidences = _confidences(shown, assess, load)
 
     def entry(search: Search) -> dict[str, Any]:
         fewest, worst = search.fewest, search.bad[-1] if search.bad else None
@@ -71,7 +71,7 @@ def answer(
             "share": None if fewest is None else load.on(fewest),
             "breaks_at": None if worst is None else load.on(worst),
             "bottleneck": _bottleneck(search),
-            "sure": certain.get(_name(search)),
+            "sure": confidences.get(_name(search)),
             "runs": [
                 {
                     "replicas": replicas,
@@ -95,7 +95,9 @@ def answer(
         "answer": None if best is None else _name(best),
         "best_free": None if free is None else _name(free),
         "best_sidequest": None if sidequest is None else _name(sidequest),
-        "sentences": _sentences(load, best, free, sidequest, certain, searches, serving, tensor_parallel, cost),
+        "sentences": _sentences(
+            load, best, free, sidequest, confidences, searches, serving, tensor_parallel, cost
+        ),
         "settings": [entry(search) for search in searches],
         "evidence": each_once(found["evidence"] for search in searches for found in search.runs.values()),
     }
@@ -106,7 +108,7 @@ def _name(search: Search) -> str:
 
 
 def _kept(tried: Sequence[dict[str, Any]], fewest: int) -> str:
-    """How many draws kept the SLO at the fewest replicas, and at one less."""
+    """State how many draws kept the SLO at the fewest replicas, and at one less."""
     here = next((each for each in tried if each["replicas"] == fewest), None)
     less = next((each for each in tried if each["replicas"] == fewest - 1), None)
     if here is None:
@@ -116,13 +118,13 @@ def _kept(tried: Sequence[dict[str, Any]], fewest: int) -> str:
 
 
 def _evicted_then_used(search: Search) -> str:
-    """What a setting evicts and is needed later, in brackets; empty where that is nothing."""
+    """State the share of evicted cursors that is needed later, in brackets; empty where there is none."""
     assert search.fewest is not None
     return evicted_then_used_note(evicted_then_used_share(search.runs[search.fewest]["metrics"]))
 
 
 def _bottleneck(search: Search) -> dict[str, str] | None:
-    """What runs out at the highest share that broke the SLO, against the lightest that was run."""
+    """Find the bottleneck at the highest share that broke the SLO, compared with the lightest share that was run."""
     if not search.bad:
         return None
     light, heavy = max(search.runs), search.bad[-1]
@@ -132,16 +134,16 @@ def _bottleneck(search: Search) -> dict[str, str] | None:
 
 
 _OF_REQUESTS = ("ttft_", "tpot_", "aux_ttft_")
-"""Metrics of what a request waits for: tools and users have no part in them."""
+"""Prefixes of metrics of single requests, which include no time of tools and users."""
 
 
-def _certain(shown: Sequence[Search], sure: Sure, load: Load) -> dict[str, Any]:
-    """For each setting shown: draws around its fewest replicas, and the fewest from there on that are sure."""
+def _confidences(shown: Sequence[Search], assess: Assess, load: Load) -> dict[str, Any]:
+    """Compute, for each setting shown, draws around its fewest replicas, and the fewest of these with 95 % confidence."""
     found: dict[str, Any] = {}
     for search in shown:
         assert search.fewest is not None
         tried = range(max(1, search.fewest - 1), min(search.fewest + MORE_REPLICAS, load.most) + 1)
-        results = dict(zip(tried, sure([(search, replicas) for replicas in tried]), strict=True))
+        results = dict(zip(tried, assess([(search, replicas) for replicas in tried]), strict=True))
         sure_with = [replicas for replicas, each in results.items() if each is not None and each.sure]
         kept = [each.kept for each in results.values() if each is not None]
         found[_name(search)] = {
@@ -157,7 +159,7 @@ def _certain(shown: Sequence[Search], sure: Sure, load: Load) -> dict[str, Any]:
 
 
 def _alone(lightest: Search | None, load: Load) -> str:
-    """What the SLO's metrics are at the lightest load that was run."""
+    """State the SLO's metrics at the lightest load that was run."""
     if lightest is None:
         return ""
     replicas = max(lightest.runs)
@@ -174,13 +176,13 @@ def _sentences(
     best: Search | None,
     free: Search | None,
     sidequest: Search | None,
-    certain: dict[str, Any],
+    confidences: dict[str, Any],
     searches: Sequence[Search],
     serving: Sequence[Search],
     tensor_parallel: int,
     cost: Callable[[Search], float | None],
 ) -> list[str]:
-    """The answer as a reader wants it: is SideQuest needed, how many GPUs, what breaks first, how sure."""
+    """Write the answer in sentences: whether SideQuest is needed, the GPUs, the bottleneck, the confidence."""
     carried = f"{load.agents} agents" if load.agents is not None else f"{load.tasks_per_h:g} tasks an hour"
     if best is None or best.fewest is None:
         lightest = max((each for each in searches if each.runs), key=lambda each: max(each.runs), default=None)
@@ -232,7 +234,7 @@ def _sentences(
         lines.append(
             f"At {share(best.bad[-1])} on each the SLO breaks; {reason['name']} runs out first: {reason['evidence']}."
         )
-    known = certain.get(_name(best))
+    known = confidences.get(_name(best))
     if known:
         kept = _kept(known["tried"], best.fewest)
         if known["replicas"] is None:

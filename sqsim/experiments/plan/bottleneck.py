@@ -1,4 +1,4 @@
-"""What a replica runs out of first, by its evidence: where tasks' time grew from light load to the load that breaks the SLO."""
+"""The bottleneck of a replica: the part of tasks' time that grew most from light load to the load that breaks the SLO."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 KV_FULL = 0.95
-"""From this peak usage on KV counts as full."""
-_GREW = 0.05  # of a task's time: less is no growth
-_LOST = 0.25  # of the tokens prefilled under light load: so many more mean that prefixes no longer survive
+"""Peak usage from which KV counts as full."""
+_GREW = 0.05  # share of a task's time; less is no growth
+_LOST = 0.25  # share of the tokens prefilled under light load; more means that prefixes were lost
 
 
 class Bottleneck(NamedTuple):
-    """`name`: kv, compute, tools or aux; `evidence`: the numbers that say so, in a sentence."""
+    """A bottleneck. `name`: kv, compute, tools or aux; `evidence`: the numbers that show it, in a sentence."""
 
     name: str
     evidence: str
 
 
 def bottleneck(light: Mapping[str, Any], heavy: Mapping[str, Any], *, outside: bool = True) -> Bottleneck:
-    """Name what grew from a light to a heavy load of the same setting. Both are points (points.py).
+    """Name the bottleneck between a light and a heavy load of the same setting. Both are points (points.py).
 
-    `outside`: time outside of the server counts; it does not where requests alone broke the SLO (TTFT, TPOT).
+    `outside`: count time outside of the server; leave it out where requests alone broke the SLO (TTFT, TPOT).
     """
     before, after = _counted(light, outside=outside), _counted(heavy, outside=outside)
     metrics = heavy["metrics"]
@@ -39,7 +39,7 @@ def bottleneck(light: Mapping[str, Any], heavy: Mapping[str, Any], *, outside: b
         return Bottleneck("kv", f"agents paused for want of KV: {said}")
     if most == "queue_s" and full:
         return Bottleneck("kv", f"{said}; KV usage peaked at {usage:.2f}")
-    if lost > _LOST and most != "tools_s":  # decode slows down too, where others' prefills run in between
+    if lost > _LOST and most != "tools_s":  # repeated prefills also slow down the decode of other requests
         return Bottleneck("kv", f"{said}; prefixes were lost and {lost:.0%} more tokens a task prefilled again")
     aux = metrics.get("aux_output_tokens") or 0
     if aux > 0.15 * (metrics.get("output_tokens") or 1) and most != "tools_s":
@@ -65,7 +65,7 @@ _NAMES = {
 
 
 def _at_rest(spent: Mapping[str, float], whole: float) -> Bottleneck:
-    """Load makes no difference: what takes most of a task's time takes it alone too."""
+    """Name the largest part of a task's time, where load changes little."""
     most = max(spent, key=lambda part: spent[part])
     name = "tools" if most in _OUTSIDE else "compute"
     where = "" if len(spent) == len(_NAMES) else " on the server"
@@ -74,7 +74,7 @@ def _at_rest(spent: Mapping[str, float], whole: float) -> Bottleneck:
 
 
 def _lost(light: Mapping[str, Any], heavy: Mapping[str, Any]) -> float:
-    """How much more is prefilled a task than under light load, as a share of that."""
+    """Compute the growth of prefilled tokens a task over light load, as a share."""
     per_task = [
         each["metrics"]["prefill_tokens"] / max(1, each["metrics"]["tasks_completed"])
         for each in (light, heavy)

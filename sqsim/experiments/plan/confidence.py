@@ -1,7 +1,7 @@
-"""How sure a number of replicas is: the same setting under other luck and on other profiles, and what that does to the SLO.
+"""Confidence in a number of replicas: the share of draws that keep the SLO, under other seeds and cost profiles.
 
-As in intervals.py, a draw has a seed of its own, which decides the tasks drawn, arrivals and decisions, and a cost profile
-as it might as well be (models/cost/uncertainty.py). The first draw is the scenario as it stands.
+As in intervals.py, a draw has another seed, which decides the tasks drawn, arrivals and decisions, and a cost profile
+sampled from its stated uncertainty (models/cost/uncertainty.py). The first draw is the scenario itself.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LEVEL = 0.95
 
 
 class Confidence(NamedTuple):
-    """What several draws of one setting at one load gave.
+    """The result of several draws of one setting at one load.
 
-    `kept`: draws that kept the SLO, of `draws`. `limits`: for each bound the value that the next draw stays within with
-    95 % (one-sided Student prediction limit; None from a single draw, or where a value is undefined). `sure`: whether
-    all those limits keep the SLO.
+    `kept`: draws that kept the SLO, of `draws`. `limits`: for each bound the value that the next draw stays within with a
+    chance of 95 % (one-sided Student prediction limit; None from a single draw, or where a value is undefined). `sure`:
+    every draw and all those limits keep the SLO.
     """
 
     draws: int
@@ -39,14 +39,14 @@ class Confidence(NamedTuple):
 
 
 def draws(scenario: Scenario, number: int) -> list[Item]:
-    """The scenario itself, and the same under other seeds and on other profiles: alike for all settings compared."""
+    """List the scenario itself and draws of it under other seeds and profiles, which are the same for all settings."""
     seed = scenario.seed
     others = [scenario.model_copy(update={"seed": seed + place}) for place in range(1, number)]
     return [scenario, *(Draw(each, seed, place) for place, each in enumerate(others, 1))]
 
 
-def certainty(found: Sequence[Found], slos: Sequence[Slo]) -> Confidence:
-    """What the draws say of an SLO."""
+def confidence(found: Sequence[Found], slos: Sequence[Slo]) -> Confidence:
+    """Compute the confidence that draws of one setting give in an SLO."""
     every = [each["metrics"] for each in found]
     limits = {str(slo): _limit([each.get(slo.metric) for each in every], slo) for slo in slos}
     kept = sum(not broken(tuple(slos), each) for each in every)

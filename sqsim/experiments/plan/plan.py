@@ -1,7 +1,7 @@
-"""`sqsim plan`: a scenario, an SLO and a load in; the fewest GPUs, the setting and how sure that is out.
+"""A plan: the fewest GPUs and the setting that keep an SLO under a load, and the confidence in them.
 
-`plan.json` holds the answer and all that it rests on; `points/` (points.py) every run, so that a plan that was killed
-goes on where it stopped.
+`plan.json` holds the answer and its evidence; `points/` (points.py) holds every run, so an interrupted plan continues
+where it stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqsim.base.workers import Progress, Workers
 from sqsim.errors import InputError, SqsimError
 from sqsim.experiments.grid import overrides
 from sqsim.experiments.plan.answer import SCHEMA, answer
-from sqsim.experiments.plan.confidence import Confidence, certainty, draws
+from sqsim.experiments.plan.confidence import Confidence, confidence, draws
 from sqsim.experiments.plan.search import Load, Search, find_edges
 from sqsim.experiments.plan.settings import KS, Setting, settings
 from sqsim.experiments.plan.slo import Slo
@@ -28,12 +28,12 @@ from sqsim.scenario.scenario import Scenario, load_scenario
 LEAST_TASKS = 24
 MOST_TASKS = 10**7
 RATE_TASKS = 200
-"""Tasks of a run at a rate: enough to fill and empty a queue some times."""
+"""Tasks of a run at a rate: enough to fill and empty a queue several times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What is asked. `tasks_per_agent`: how many tasks each agent of a run works off, one after the other."""
+    """The question of a plan. `tasks_per_agent`: the tasks that each agent of a run does, one after the other."""
 
     file: Path
     slos: tuple[Slo, ...]
@@ -53,7 +53,7 @@ class _Planner:
         self.ran = 0
 
     def scenario(self, setting: Setting, gpu: str, replicas: int) -> Scenario:
-        """One replica's share under a setting. ScenarioError: the combination does not exist."""
+        """Build the scenario of one replica's share under a setting. ScenarioError: the combination does not exist."""
         share = self.ask.load.on(replicas)
         tasks = RATE_TASKS
         if self.ask.load.agents is not None:
@@ -61,7 +61,7 @@ class _Planner:
         values = {
             "tasks": tasks,
             "resample": True,
-            "replicas": 1,  # it stands for all of them
+            "replicas": 1,  # one run stands for all replicas
             **self.ask.load.changes(replicas),
             **setting.changes,
         }
@@ -70,7 +70,7 @@ class _Planner:
         return load_scenario(self.ask.file, [*self.ask.changes, *overrides(values)])
 
     def run(self, asked: Sequence[tuple[Search, int]]) -> Iterator[Found | SqsimError]:
-        """Run what searches ask for. A combination that does not exist is its search's error."""
+        """Run the numbers of replicas that searches ask for; a combination that does not exist gives its search an error."""
         made: list[Scenario | SqsimError] = []
         for search, replicas in asked:
             try:
@@ -90,8 +90,8 @@ class _Planner:
         self.ran += len(scenarios)
         return found
 
-    def sure(self, asked: Sequence[tuple[Search, int]]) -> list[Confidence | None]:
-        """How sure each of these numbers of replicas is; None where a draw could not be run."""
+    def assess(self, asked: Sequence[tuple[Search, int]]) -> list[Confidence | None]:
+        """Compute the confidence in each of these numbers of replicas; None where a draw could not be run."""
         drawn = [
             draws(self.scenario(search.setting, search.gpu, replicas), self.ask.seeds)
             for search, replicas in asked
@@ -101,7 +101,7 @@ class _Planner:
         for group in drawn:
             got = [next(found) for _ in group]
             fine = [each for each in got if not isinstance(each, SqsimError)]
-            results.append(certainty(fine, self.ask.slos) if len(fine) == len(got) else None)
+            results.append(confidence(fine, self.ask.slos) if len(fine) == len(got) else None)
         return results
 
 
@@ -113,7 +113,7 @@ def run_plan(
     workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Search, and write plan.json; what it holds. InputError: what is asked makes no sense, and why."""
+    """Search, write plan.json, and return its content. InputError explains why the question makes no sense."""
     _check(ask)
     points = Points(directory)
     planner = _Planner(ask, points, workers or Workers(), progress)
@@ -130,7 +130,7 @@ def run_plan(
         for gpu in gpus
         for setting in settings(ask.ks, hybrid=hybrid, sized=base.engine.kv_capacity is None)
     ]
-    for search in searches:  # what no setting can be is said before anything runs
+    for search in searches:  # impossible settings are reported before anything runs
         try:
             planner.scenario(search.setting, search.gpu, ask.load.first)
         except InputError as error:
@@ -140,7 +140,7 @@ def run_plan(
     content = {
         "schema": SCHEMA,
         "scenario": {"file": ask.file.name, "changes": list(ask.changes), "resolved": base.resolved()},
-        **answer(ask.slos, ask.load, searches, planner.sure, ask.prices, base.engine.tensor_parallel),
+        **answer(ask.slos, ask.load, searches, planner.assess, ask.prices, base.engine.tensor_parallel),
     }
     write_json(directory / "plan.json", content)
     return json.loads(json.dumps(content))  # type: ignore[no-any-return]  # as a reader of the file finds it

@@ -1,7 +1,7 @@
-"""Where SideQuest pays: its gain against none and against the best free rival, over load, K and whatever else is varied.
+"""A region: SideQuest's gain over none and over the best free rival, by load, K and other varied keys.
 
 Every place of the grid is one concurrency under one set of other values (turns, traces with longer responses, recall);
-there each setting of a plan (settings.py) runs under the same luck. A gain is main output throughput over the rival's,
+there each setting of a plan (settings.py) runs under the same seed. A gain is main output throughput over the rival's,
 less one: below 0 the aux threads cost more than the shorter contexts save.
 """
 
@@ -40,9 +40,9 @@ def run_region(
     workers: Workers | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Run every setting at every place and write region.json; what it holds. Resumable, as sweeps are.
+    """Run every setting at every place, write region.json, and return its content. It resumes as a sweep does.
 
-    ScenarioError: a place is no scenario. RunError: the base could be run nowhere.
+    ScenarioError: a place is no scenario. RunError: `none` completed no task at any place.
     """
     base = load_scenario(file, changes)
     hybrid = Resolved.of(base).hybrid
@@ -97,7 +97,7 @@ def _scenario(
 def _place(
     concurrency: int, values: Values, found: dict[str, Found | SqsimError], chosen: Sequence[Setting]
 ) -> dict[str, Any]:
-    """The speeds of all settings at one place, and SideQuest's gains for each K."""
+    """Collect the speeds of all settings at one place, and SideQuest's gains for each K."""
     speeds: dict[str, float | None] = {
         name: None if isinstance(each, SqsimError) else each["metrics"][_SPEED] for name, each in found.items()
     }
@@ -134,10 +134,10 @@ def _place(
 
 
 def crossings(places: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each SideQuest setting, under each set of other values: from which concurrency on it pays, against each rival.
+    """Find the concurrency from which each SideQuest setting pays, under each set of other values and over each rival.
 
-    `from` interpolates between the two concurrencies around the last change of sign; `pays` says what holds where
-    nothing changes: always, or never.
+    `from` interpolates between the two concurrencies around the last change of sign; without a change, `pays` is always
+    or never.
     """
     lines: dict[tuple[str, str], list[tuple[int, dict[str, Any]]]] = {}
     for place in places:

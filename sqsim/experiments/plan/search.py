@@ -1,8 +1,8 @@
-"""The fewest replicas that keep an SLO, for many settings at once: bisection over the number of replicas.
+"""A search for the fewest replicas that keep an SLO, for many settings at once, by bisection over the replicas.
 
 With session affinity replicas are independent and alike, so R replicas for N agents are R times one replica with N / R:
-one replica is simulated at the load that it gets. All settings and GPUs ask for their next run together, so that the
-workers are never idle. Every run has the scenario's seed: settings are compared under the same luck.
+one replica is simulated at its share of the load. All settings and GPUs ask for their next run together, so that the
+workers are never idle. Every run has the scenario's seed, so settings are compared under the same randomness.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from sqsim.experiments.plan.slo import Slo, broken
 from sqsim.experiments.points import Found
 
 FIRST_AGENTS = 8
-"""Agents on one replica at which a search for agents begins: cheap to run, and mostly below the edge."""
+"""Agents on one replica at which a search begins: cheap to run, and mostly a load that keeps the SLO."""
 MOST_REPLICAS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What all replicas together must carry: so many agents at a time, or so many tasks an hour."""
+    """The load that all replicas together must carry: agents at a time, or tasks an hour."""
 
     agents: int | None = None
     tasks_per_h: float | None = None
 
     def on(self, replicas: int) -> float:
-        """One replica's share: agents (the fullest replica's), or tasks an hour."""
+        """Return one replica's share: agents (of the fullest replica), or tasks an hour."""
         if self.agents is not None:
             return -(-self.agents // replicas)
-        assert self.tasks_per_h is not None, "one of both is given"
+        assert self.tasks_per_h is not None, "one of the two is given"
         return self.tasks_per_h / replicas
 
     def changes(self, replicas: int) -> dict[str, Any]:
-        """The share as scenario keys."""
+        """Write one replica's share as scenario keys."""
         share = self.on(replicas)
         return {"load": {"concurrency": share} if self.agents is not None else {"rate_per_s": share / 3600}}
 
     @property
     def most(self) -> int:
-        """More replicas than this change nothing."""
+        """The largest useful number of replicas."""
         return self.agents if self.agents is not None else MOST_REPLICAS
 
     @property
@@ -53,7 +53,7 @@ class Load:
 
 @dataclass(slots=True, eq=False)
 class Search:
-    """One setting on one GPU: what was run, by the number of replicas that it stands for."""
+    """The search for one setting on one GPU; `runs` maps numbers of replicas to their points."""
 
     setting: Setting
     gpu: str
@@ -64,11 +64,11 @@ class Search:
 
     @property
     def error(self) -> str | None:
-        """What kept this setting from being run, in a line."""
+        """The error that kept this setting from running, in one line."""
         return None if self.failure is None else "; ".join(str(self.failure).splitlines())
 
     def serves(self, replicas: int) -> bool:
-        """Whether a run of this many replicas kept the SLO."""
+        """Tell whether the run for this number of replicas kept the SLO."""
         return not broken(self.slos, self.runs[replicas]["metrics"])
 
     @property
@@ -81,12 +81,12 @@ class Search:
 
     @property
     def fewest(self) -> int | None:
-        """The fewest replicas that serve, with none more that did not; None: no number does."""
+        """The fewest replicas that serve, above every number that does not; None: no number serves."""
         served = [replicas for replicas in self.good if not self.bad or replicas > self.bad[-1]]
         return served[0] if served else None
 
     def next(self) -> int | None:
-        """The number of replicas to run next; None: the edge is found."""
+        """Return the number of replicas to run next; None: the search is finished."""
         if self.failure is not None:
             return None
         if not self.runs:
@@ -96,15 +96,15 @@ class Search:
             return None if worst >= self.load.most else min(2 * worst, self.load.most)
         if fewest - worst <= 1:
             return None
-        return (fewest + worst) // 2  # the same share as one that was run is the same point: it costs nothing
+        return (fewest + worst) // 2  # numbers with the same share are the same point, which runs only once
 
 
 Run = Callable[[list[tuple[Search, int]]], Iterator[Found | SqsimError]]
-"""Runs what searches ask for; one result each, in order."""
+"""Runs the numbers of replicas that searches ask for; returns one result each, in order."""
 
 
 def find_edges(searches: list[Search], run: Run) -> None:
-    """Carry all searches to their ends. Where not one of them could be run at all, the first one's error is raised."""
+    """Run all searches to their ends. If none of them could be run, raise the first one's error."""
     while asked := [(search, replicas) for search in searches if (replicas := search.next()) is not None]:
         for (search, replicas), found in zip(asked, run(asked), strict=True):
             if isinstance(found, SqsimError):

@@ -1,7 +1,7 @@
-"""What a plan chooses from: the policies' own choices, and what else of the server is free to try without eviction.
+"""The settings that a plan chooses from: each policy's choices, and server flags that are free to try without eviction.
 
-A *free* setting needs no model trained for it, no aux threads and no patched server. A policy with hindsight is a bound
-and is never chosen.
+A *free* setting needs no specially trained model, no aux threads and no patched server. A policy with hindsight is an
+upper bound and is never chosen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A name, the scenario keys that it changes, and what a user should know before choosing it."""
+    """A named set of changes to a scenario, with a note for users before they choose it."""
 
     name: str
     changes: Changes = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Setting:
 
     @property
     def is_sidequest(self) -> bool:
-        """Whether it is SideQuest's, whose worth plans and regions are about; other policies may need more than is free too."""
+        """Whether the setting is SideQuest's; other policies may also not be free."""
         return bool(self.changes.get("policy", {}).get("name") == SideQuest().name)
 
 
@@ -40,9 +40,9 @@ _FP8_NOTE = "halves KV; what 8-bit KV does to answers is not simulated"
 
 
 def settings(ks: Sequence[int] = KS, *, hybrid: bool, sized: bool) -> list[Setting]:
-    """All settings, the simplest first. `hybrid`: the model has a sliding-window pool whose share can be chosen.
+    """List all settings, the simplest first. `hybrid`: the model has a sliding-window pool whose share can be chosen.
 
-    `sized`: KV capacity follows from memory. Where the scenario fixes it, what frees memory would change nothing.
+    `sized`: KV capacity follows from memory. If the scenario fixes it, settings that free memory change nothing.
     """
     none: Changes = {"engine.cache": "radix", "policy": {"name": NoEviction().name}}
     sizes = []

@@ -1,4 +1,4 @@
-"""What a plan must keep: bounds on metrics, such as `ttft_s_p99<2`."""
+"""The SLO of a plan: bounds on metrics, such as `ttft_s_p99<2`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqsim.errors import InputError
-from sqsim.record.metrics import DEFINITIONS
+from sqsim.record.definitions import DEFINITIONS
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -21,12 +21,12 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 _FORM = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*(\S+)\s*")
 
 MEMORY_FAILURES = ("failed_kv_capacity", "failed_out_of_memory")
-"""A setting under which tasks fail for want of memory serves nobody, whatever its latencies."""
+"""Metrics that count tasks failed by lack of memory; a setting with such failures does not serve, at any latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """One bound: a metric's name, how it is compared, and with what, in the metric's unit."""
+    """One bound on a metric: its name, the sign of the comparison, and the bound in the metric's unit."""
 
     metric: str
     sign: str
@@ -37,16 +37,16 @@ class Slo:
 
     @property
     def upper(self) -> bool:
-        """Whether less is better."""
+        """Whether it is an upper bound."""
         return self.sign in {"<", "<="}
 
     def holds(self, value: float | None) -> bool:
-        """Whether a value keeps the bound; an undefined one (nothing completed) does not."""
+        """Tell whether a value keeps the bound; an undefined value (nothing completed) does not."""
         return value is not None and _OPERATORS[self.sign](value, self.bound)
 
 
 def parse_slo(text: str) -> Slo:
-    """Read one `--slo`. InputError names what is wrong, and the metrics there are."""
+    """Read one `--slo` option. InputError names the fault and the known metrics."""
     found = _FORM.fullmatch(text)
     if found is None:
         raise InputError(f"--slo {text!r}: is no bound on a metric; write METRIC<NUMBER, such as ttft_s_p99<2")
@@ -69,6 +69,6 @@ def parse_slo(text: str) -> Slo:
 
 
 def broken(slos: tuple[Slo, ...], found: Mapping[str, Any]) -> list[str]:
-    """The bounds that a run's metrics break, and failures for want of memory; empty where it serves."""
+    """List the bounds that a run's metrics break, and its failures by lack of memory; empty where it serves."""
     lost = [name for name in MEMORY_FAILURES if found.get(name)]
     return [str(slo) for slo in slos if not slo.holds(found.get(slo.metric))] + lost

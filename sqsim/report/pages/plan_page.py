@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sqsim.experiments.points import read_json
-from sqsim.record.metrics import DEFINITIONS
+from sqsim.record.definitions import DEFINITIONS
 from sqsim.report.data.measures import full, written
 from sqsim.report.data.palette import Look, Palette
 from sqsim.report.html.figure import Figure, Trace, axis, grid, line, plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqsim.experiments.intervals import Bands, read_bands
+from sqsim.experiments.intervals import Intervals, read_intervals
 from sqsim.report.data.measures import GROUPS, share
 from sqsim.report.data.sources import Sources
 from sqsim.report.html.markup import badged, escape, table, value_cell
@@ -21,14 +21,14 @@ def intervals(sources: Sources) -> str:
     found = [
         (sources.short(panel, point), bands)
         for panel, point, record in sources.kept
-        if (bands := read_bands(record.path)) is not None
+        if (bands := read_intervals(record.path)) is not None
     ]
     if not found:
         return ""
     return f"<p>{escape(_HELD)}</p>" + "".join(_run(name, bands) for name, bands in found)
 
 
-def _run(name: str, bands: Bands) -> str:
+def _run(name: str, bands: Intervals) -> str:
     head = ["metric", "value", f"{share(bands.confidence)} from", "to", "sd: profile", "sd: chance"]
     rows = []
     for measure in (measure for group in GROUPS for measure in group.measures):

@@ -11,8 +11,8 @@ from sqsim.comparison.measured import measured as pair
 from sqsim.comparison.noise import RULE
 from sqsim.comparison.pressure import Bin, Errors
 from sqsim.comparison.verdicts import verdicts
+from sqsim.record.definitions import DEFINITIONS
 from sqsim.record.files import read_record
-from sqsim.record.metrics import DEFINITIONS
 from sqsim.report.data.measures import TIMED, counted, joined
 from sqsim.report.data.sources import Sources
 from sqsim.report.html.figure import grid

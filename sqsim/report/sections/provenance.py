@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqsim.record.metrics import DEFINITIONS
+from sqsim.record.definitions import DEFINITIONS
 from sqsim.report.data.labels import flat
 from sqsim.report.data.sources import Sources
 from sqsim.report.html.markup import badge, badged, details, escape, missing, table, value_cell

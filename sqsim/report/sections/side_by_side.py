@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from sqsim.record.metrics import DEFINITIONS
+from sqsim.record.definitions import DEFINITIONS
 from sqsim.report.data import kv_full as fill
 from sqsim.report.data import published
 from sqsim.report.data.measures import (

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from sqsim.cli.output import keys_to_set
 from sqsim.experiments.file_schemas import scenario_schema
 from sqsim.policies.registry import POLICIES
-from sqsim.scenario.parts import LOADS
+from sqsim.scenario.load import LOADS
 
 
 def asked(line):

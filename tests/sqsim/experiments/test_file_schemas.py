@@ -16,7 +16,8 @@ from sqsim.cli.main import app
 from sqsim.errors import ScenarioError
 from sqsim.experiments.file_schemas import scenario_schema, study_schema
 from sqsim.policies.registry import POLICIES
-from sqsim.scenario.parts import LOADS, Engine
+from sqsim.scenario.engine import Engine
+from sqsim.scenario.load import LOADS
 from sqsim.scenario.scenario import Scenario, make_scenario
 
 jsonschema = pytest.importorskip("jsonschema")

@@ -1,4 +1,4 @@
-"""Bands: what is certain has no width, the parts are the parts, and intervals hold the truth as often as they say."""
+"""Intervals: what is certain has no width, the parts are the parts, and intervals hold the truth as often as they say."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 
 from sqsim.cli.main import app
 from sqsim.errors import InputError, RecordError
-from sqsim.experiments.intervals import CONFIDENCE, Bands, bands, change_percent, read_bands
+from sqsim.experiments.intervals import CONFIDENCE, Intervals, change_percent, intervals, read_intervals
 from sqsim.models.cost.geometry import geometry
 from sqsim.models.cost.hardware import hardware
 from sqsim.models.cost.profile import Profile, profile_text
@@ -53,7 +53,7 @@ def using(tmp_path, one: Profile) -> dict[str, object]:
 
 
 def test_without_doubt_and_chance_a_band_is_a_point(tmp_path):
-    found = bands(scenario(tmp_path, engine=using(tmp_path, sure())), draws=19)
+    found = intervals(scenario(tmp_path, engine=using(tmp_path, sure())), draws=19)
     assert found.sampled == []
     assert found.doubts == {}
     for name, band in found.bands.items():
@@ -63,7 +63,7 @@ def test_without_doubt_and_chance_a_band_is_a_point(tmp_path):
 
 def test_bands_are_of_the_scenario_as_it_stands(tmp_path):
     one = scenario(tmp_path)
-    found, expected = bands(one, draws=19), metrics(simulate(one))
+    found, expected = intervals(one, draws=19), metrics(simulate(one))
     assert {name: band.value for name, band in found.bands.items()} == {
         name: float(value)
         for name, value in expected.items()
@@ -75,15 +75,15 @@ def test_bands_are_of_the_scenario_as_it_stands(tmp_path):
 
 def test_the_same_scenario_gives_the_same_bands_on_any_number_of_workers(tmp_path):
     one = scenario(tmp_path, policy={"name": "sidequest", "k": 1})
-    assert bands(one, draws=19) == bands(one, draws=19, jobs=2)
+    assert intervals(one, draws=19) == intervals(one, draws=19, jobs=2)
     other = scenario(tmp_path, policy={"name": "sidequest", "k": 1}, seed=1)
-    assert bands(one, draws=19).draws != bands(other, draws=19).draws
+    assert intervals(one, draws=19).draws != intervals(other, draws=19).draws
 
 
 def test_chance_alone_is_the_sampling_part(tmp_path):
     """Poisson arrivals under a sure profile; their gaps have a mean of 50 s, and 4 of them a sd of about 100 s."""
     load = {"rate_per_s": 0.02, "arrivals": "poisson"}
-    found = bands(scenario(tmp_path, engine=using(tmp_path, sure()), load=load), draws=39)
+    found = intervals(scenario(tmp_path, engine=using(tmp_path, sure()), load=load), draws=39)
     assert found.sampled == ["load.arrivals"]
     run = found.bands["run_time_s"]
     assert run.sampling_sd > 3 * run.parameter_sd
@@ -93,7 +93,7 @@ def test_chance_alone_is_the_sampling_part(tmp_path):
 def test_doubt_alone_is_the_parameter_part(tmp_path):
     """All step times share one factor of sd 0.1, and tools take no time: so does the run time."""
     one = sure().model_copy(update={"spread": 0.1})
-    found = bands(scenario(tmp_path, engine=using(tmp_path, one), tool_wait_cap_s=0.0), draws=99)
+    found = intervals(scenario(tmp_path, engine=using(tmp_path, one), tool_wait_cap_s=0.0), draws=99)
     run = found.bands["run_time_s"]
     assert run.sampling_sd == 0
     assert run.parameter_sd / run.value == pytest.approx(0.1, rel=0.25)
@@ -111,7 +111,7 @@ def test_shared_luck_cancels_in_a_change(tmp_path):
                 data[term][key] = [(x, 2 * y) for x, y in value]
     twice = Profile.model_validate(data)
     before, after = (
-        bands(scenario(tmp_path, engine=using(tmp_path, each), tool_wait_cap_s=0.0), draws=19)
+        intervals(scenario(tmp_path, engine=using(tmp_path, each), tool_wait_cap_s=0.0), draws=19)
         for each in (one, twice)
     )
     change = change_percent(before, after)["run_time_s"]
@@ -120,9 +120,9 @@ def test_shared_luck_cancels_in_a_change(tmp_path):
 
 def test_other_numbers_of_draws_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"40 draws give no interval of exactly 90 %; .* 39 or 59"):
-        bands(scenario(tmp_path), draws=40)
-    band = bands(scenario(tmp_path), draws=19).bands
-    fewer, more = (Bands(band, {name: [1.0] * n for name in band}, {}, []) for n in (19, 39))
+        intervals(scenario(tmp_path), draws=40)
+    band = intervals(scenario(tmp_path), draws=19).bands
+    fewer, more = (Intervals(band, {name: [1.0] * n for name in band}, {}, []) for n in (19, 39))
     with pytest.raises(InputError, match="19 and 39 draws cannot be paired"):
         change_percent(fewer, more)
 
@@ -136,8 +136,8 @@ def test_the_command_prints_and_keeps_intervals(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "90% from" in text
     assert "step: assumed: 50.0% declared" in text
-    kept = read_bands(tmp_path / "out")
-    assert kept == bands(load_scenario(file), draws=19)
+    kept = read_intervals(tmp_path / "out")
+    assert kept == intervals(load_scenario(file), draws=19)
     app([*options, "--json"], standalone_mode=False)
     found = json.loads(capsys.readouterr().out)
     assert found["bands"] == kept.to_json()
@@ -146,11 +146,11 @@ def test_the_command_prints_and_keeps_intervals(tmp_path, capsys):
 
 
 def test_bands_that_were_changed_by_hand_are_refused_by_name(tmp_path):
-    assert read_bands(tmp_path) is None
+    assert read_intervals(tmp_path) is None
     for text in ("{", "[]", '{"bands": {"a": {}}}', '{"bands": NaN}'):
         (tmp_path / "bands.json").write_text(text)
         with pytest.raises(RecordError, match=r"bands\.json: cannot be read .* with --bands"):
-            read_bands(tmp_path)
+            read_intervals(tmp_path)
 
 
 # --- coverage of known truths ---
@@ -230,7 +230,7 @@ def covered(tmp_path, repetitions):
     found = dict.fromkeys(COVERED, 0)
     for number in range(repetitions):
         engine = using(tmp_path, fitted(number))
-        said = bands(scenario(tmp_path, engine=engine, seed=2 * number, **content), draws=19)
+        said = intervals(scenario(tmp_path, engine=engine, seed=2 * number, **content), draws=19)
         really = metrics(
             simulate(scenario(tmp_path, engine=engine, seed=2 * number + 1, **content), profile=truth())
         )

@@ -15,7 +15,7 @@ from sqsim.cli.main import app
 from sqsim.cli.plan import read_prices
 from sqsim.errors import InputError
 from sqsim.experiments.plan.bottleneck import bottleneck
-from sqsim.experiments.plan.confidence import certainty
+from sqsim.experiments.plan.confidence import confidence
 from sqsim.experiments.plan.plan import Ask, run_plan
 from sqsim.experiments.plan.search import Load, Search, find_edges
 from sqsim.experiments.plan.settings import Setting, settings
@@ -94,16 +94,16 @@ def test_how_sure_is_a_prediction_limit_by_hand():
     """Values 1, 2, 3: mean 2, sd 1; Student's 95 % point at 2 degrees of freedom is 2.920; times sqrt(4 / 3)."""
     found = [{"metrics": {"ttft_s_p99": value}} for value in (1.0, 2.0, 3.0)]
     tight, wide = Slo("ttft_s_p99", "<", 5.0), Slo("ttft_s_p99", "<", 6.0)
-    assert certainty(found, [tight]).limits["ttft_s_p99<5"] == pytest.approx(
+    assert confidence(found, [tight]).limits["ttft_s_p99<5"] == pytest.approx(
         2 + 2.920 * (4 / 3) ** 0.5, abs=1e-3
     )
-    assert (certainty(found, [tight]).kept, certainty(found, [tight]).sure) == (3, False)
-    assert certainty(found, [wide]).sure
+    assert (confidence(found, [tight]).kept, confidence(found, [tight]).sure) == (3, False)
+    assert confidence(found, [wide]).sure
     floor = Slo("ttft_s_p99", ">", 0.5)
-    assert certainty(found, [floor]).limits["ttft_s_p99>0.5"] == pytest.approx(
+    assert confidence(found, [floor]).limits["ttft_s_p99>0.5"] == pytest.approx(
         2 - 2.920 * (4 / 3) ** 0.5, abs=1e-3
     )
-    assert not certainty(found[:1], [wide]).sure
+    assert not confidence(found[:1], [wide]).sure
 
 
 def point(spent: dict[str, float], **metrics) -> dict:

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqsim.record.metrics import DEFINITIONS, judge_evictions, metrics, regret_tokens
+from sqsim.record.definitions import DEFINITIONS
+from sqsim.record.hindsight import judge_evictions
+from sqsim.record.metrics import metrics
+from sqsim.record.regret import regret_tokens
 from sqsim.record.schema import AUX, ENGINE, EVICTIONS, TABLES, TASKS, TURNS, RunRecord
 from tests.sqsim.tasks import CARRIES, chain
 from tests.sqsim.tiny_record import table, tiny_record

@@ -9,7 +9,7 @@ import pages
 import plotly.graph_objects as go
 import pytest
 
-from sqsim.experiments.intervals import Band, Bands, write_bands
+from sqsim.experiments.intervals import Interval, Intervals, write_intervals
 from sqsim.record.files import write_record
 from sqsim.report.pages import runs_page as report
 from sqsim.report.pages.html_shell import HELD
@@ -197,10 +197,10 @@ def test_intervals_stand_on_the_page_with_every_digit(tmp_path):
     """Of the record that has some; the others' page says how to get them."""
     write_record(fixtures.make_record("sidequest / in_place"), tmp_path / "sure")
     assert "sqsim run SCENARIO --bands" in build_page([tmp_path / "sure"])
-    band = Band(2356.25, 2301.5, 2477.125, 41.0, 3.5)
+    band = Interval(2356.25, 2301.5, 2477.125, 41.0, 3.5)
     doubts = {"step": "assumed: 50.0% declared"}
-    write_bands(
-        tmp_path / "sure", Bands({"run_time_s": band}, {"run_time_s": [1.0] * 19}, doubts, ["resample"])
+    write_intervals(
+        tmp_path / "sure", Intervals({"run_time_s": band}, {"run_time_s": [1.0] * 19}, doubts, ["resample"])
     )
     text = build_page([tmp_path / "sure"])
     assert "sqsim run SCENARIO --bands" not in text

@@ -7,7 +7,7 @@ import pytest
 from sqsim.errors import InputError, ScenarioError
 from sqsim.fidelity.support import support
 from sqsim.models.cost.capacity import KvCapacity
-from sqsim.scenario.parts import Engine
+from sqsim.scenario.engine import Engine
 from sqsim.scenario.resolved import Resolved
 from sqsim.scenario.scenario import make_scenario
 from sqsim.simulation.simulate import Simulation

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sqsim.errors import ScenarioError
-from sqsim.scenario.parts import RateLoad
+from sqsim.scenario.load import RateLoad
 from sqsim.scenario.scenario import make_scenario
 from sqsim.scenario.workload import _at_rate
 

@@ -14,8 +14,9 @@ from sqsim.base.random_streams import uniform
 from sqsim.errors import ScenarioError
 from sqsim.models.serving.request import Asked, Request
 from sqsim.models.serving.tokens import Run
+from sqsim.record.columns import floats
 from sqsim.record.files import read_record, write_record
-from sqsim.record.metrics import floats, metrics
+from sqsim.record.metrics import metrics
 from sqsim.record.schema import TABLES
 from sqsim.scenario.scenario import make_scenario
 from sqsim.simulation.replicas import Replicas

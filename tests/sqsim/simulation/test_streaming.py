@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sqsim.errors import InputError, RecordError
 from sqsim.record.files import identity, read_record, write_record
-from sqsim.scenario.parts import RateLoad, RecordedLoad
+from sqsim.scenario.load import RateLoad, RecordedLoad
 from sqsim.scenario.scenario import make_scenario
 from sqsim.scenario.workload import Stream, arrivals, instances, survey
 from sqsim.simulation.simulate import simulate, simulate_to

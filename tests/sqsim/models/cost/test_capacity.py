@@ -4,7 +4,7 @@ from sqsim.errors import InputError
 from sqsim.models.cost.capacity import kv_capacity
 from sqsim.models.cost.geometry import geometry
 from sqsim.models.cost.hardware import hardware
-from sqsim.scenario.parts import Engine
+from sqsim.scenario.engine import Engine
 
 OSS, H100 = geometry("gpt-oss-20b"), hardware("h100-sxm")
 PACKED, UPCAST = OSS.weight_bytes("mxfp4"), OSS.weight_bytes("bfloat16")
