@@ -1,7 +1,7 @@
-"""A record as a Chrome trace, which ui.perfetto.dev and chrome://tracing open.
+"""Convert a record to a Chrome trace, which ui.perfetto.dev and chrome://tracing open.
 
 Every replica is a process with its steps and its counters, every task a thread with its main steps piece by piece, its
-tools, its aux threads and evictions. Times are microseconds of the run; nothing is computed but differences.
+tools, its aux threads and evictions. Times are microseconds of the run; only differences are computed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STEP_SAYS = ("steps", "requests", "new_tokens", "context_tokens", "retracted", 
 
 
 def perfetto(record: RunRecord) -> str:
-    """The trace as JSON: the same record gives the same text."""
+    """Write the trace as JSON: the same record gives the same text."""
     events = [*_engine(record), *_tasks(record)]
     content = {"displayTimeUnit": "ms", "otherData": {"kind": record.run["kind"]}, "traceEvents": events}
     return json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n"

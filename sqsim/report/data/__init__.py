@@ -1,1 +1,1 @@
-"""What pages read: sources, groups of runs, and what each number is called."""
+"""What pages read: sources, groups of runs, and the name of each number."""

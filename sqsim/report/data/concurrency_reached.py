@@ -1,4 +1,4 @@
-"""How many tasks ran at a time: as many as asked for, but no more than there are root tasks."""
+"""Concurrency that a run reached: the number asked for, bounded by the number of root tasks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from sqsim.report.data.sources import Point
 
 
 def _roots(points: Sequence[Point]) -> dict[int, int]:
-    """Root tasks by the number of all tasks, from the records that hold all the tasks their metrics count."""
+    """Map the number of all tasks to the number of root tasks, from records that hold every counted task."""
     found = {}
     for point in points:
         total = number(point.metrics.get("tasks_total"))
-        if point.kept is not None and point.kept.complete and point.kept.tasks.num_rows == total:
-            found[point.kept.tasks.num_rows] = point.kept.tasks["parent"].null_count
+        if point.record is not None and point.record.complete and point.record.tasks.num_rows == total:
+            found[point.record.tasks.num_rows] = point.record.tasks["parent"].null_count
     return found
 
 
-def reach(points: Sequence[Point]) -> tuple[list[Point], list[str]]:
-    """Points with the number of tasks at a time that they had, and a sentence where fewer than asked for.
+def concurrency_reached(points: Sequence[Point]) -> tuple[list[Point], list[str]]:
+    """Give each point the concurrency it reached, and warn where that is less than was asked for.
 
-    Sub-agents take no place of their own. Where no record tells roots from sub-agents, all tasks bound the number.
+    Sub-agents take no place of their own. Where no record tells roots from sub-agents, the number of all tasks is the bound.
     The number asked for stays as the label `asked`.
     """
     roots = _roots(points)
@@ -36,7 +36,7 @@ def reach(points: Sequence[Point]) -> tuple[list[Point], list[str]]:
             asked is None
             or bound is None
             or asked <= bound
-            or (point.kept is not None and not point.kept.complete)
+            or (point.record is not None and not point.record.complete)
         ):
             reached.append(point)
             continue

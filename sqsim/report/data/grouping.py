@@ -1,8 +1,8 @@
-"""Which records may be compared, what such a group is called, and what tells its runs apart.
+"""Group records that may be compared, and name the groups and their runs.
 
-Two runs say something about each other only on the same tasks, model, GPU and kind of load. Runs that differ in
-anything else stand in one panel, and what differs is part of their names. What was measured and what was simulated
-are panels apart; how far they are from each other has a section of its own (measured.py).
+Two runs can be compared only on the same tasks, model, GPU and kind of load. Runs that differ in anything else share
+a panel, and the difference becomes part of their names. Measured and simulated runs get separate panels; the section
+of measured.py states how far they are apart.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _LOADS = {
 }
 _SYNTHETIC_FRAMES = "sqsim synth frames"
 _SPLIT = {"traces", "tasks", "resample", "model", "engine.gpu", "load.concurrency", "load.as_recorded"}
-"""Scenario keys that split panels, say the same of all runs of one, or are an axis."""
+"""Scenario keys that split panels, are equal within a panel, or are an axis."""
 _NAMED = {"policy.name", "policy.after_eviction", "engine.cache"}
 """Scenario keys that every variant's name holds already."""
 
 
 class Conditions(NamedTuple):
-    """What the runs of one panel share. `traces` are their sha256, or their paths where that is not known."""
+    """Conditions that all runs of a panel share. `traces` are their sha256, or their paths where that is unknown."""
 
     traces: tuple[str, ...]
     tasks: str
@@ -40,7 +40,7 @@ class Conditions(NamedTuple):
 
 
 def conditions(run: Run) -> Conditions:
-    """The conditions of a run, from its run.json."""
+    """Read the conditions of a run from its run.json."""
     scenario = run.get("scenario") or {}
     traces = {str(one.get("sha256") or one.get("path")) for one in run.get("traces") or []}
     load = scenario.get("load") or {}
@@ -76,10 +76,10 @@ def _number(text: str) -> int | str:
 
 
 def titles(groups: Sequence[tuple[Conditions, Run, Sequence[int]]]) -> list[str]:
-    """One title a group, made of what it is: conditions, one of its runs, its numbers of tasks at a time.
+    """Title each group, given as its conditions, one of its runs, and its concurrencies.
 
-    Traces of one name are told apart by what identifies their content; a page that holds measured and simulated runs
-    says of each group which it is.
+    Traces of one name are told apart by their content's digest. On a page with measured and simulated runs, each title
+    states which of the two the group is.
     """
     both = len({shared.kind for shared, *_ in groups}) > 1
     plain = [_title(*group) + (f" · {group[0].kind}" if both else "") for group in groups]
@@ -91,15 +91,15 @@ def titles(groups: Sequence[tuple[Conditions, Run, Sequence[int]]]) -> list[str]
 
 
 def on_synthetic_frames(run: Run) -> bool:
-    """Whether all traces say that the generator of FRAMES-like tasks made them."""
+    """Whether all traces were made by the generator of FRAMES-like tasks."""
     traces = run.get("traces") or []
     return bool(traces) and all(str(one.get("source", "")).startswith(_SYNTHETIC_FRAMES) for one in traces)
 
 
 class Named(NamedTuple):
-    """A run to be named: its variant, where in the panel it stands, and what may tell it from another.
+    """Run to be named: its variant, its place in the panel, and the keys that may tell it from another.
 
-    `own` tells of whichever runs nothing else tells apart.
+    `own` is used only for runs that no other key tells apart.
     """
 
     variant: str
@@ -122,10 +122,10 @@ def _written(key: str, facts: Mapping[str, Any]) -> str:
 
 
 def names(runs: Sequence[Named]) -> list[str]:
-    """A name for each run: its variant, and every key in which it differs from others, so that no two are alike.
+    """Name each run uniquely, by its variant and every key in which it differs from the others.
 
     A policy's own keys are compared within the variant, all others (seed, capacity, profile...) among all runs. Two
-    runs of one name and place get what else is known of them, at last their own name.
+    runs with the same name and place also get their other known keys and, as a last resort, their own name.
     """
     common = [{k: v for k, v in run.facts.items() if not k.startswith("policy.")} for run in runs]
     among_all = [key for key in _differing(common) if key not in _SPLIT | _NAMED]
@@ -149,7 +149,7 @@ def names(runs: Sequence[Named]) -> list[str]:
 
 
 def _alike(runs: Sequence[Named], parts: Sequence[Sequence[str]]) -> list[list[int]]:
-    """The runs, by number, that would bear one name at one place."""
+    """Find the runs, by number, that would share a name at one place."""
     groups: dict[Hashable, list[int]] = {}
     for number, run in enumerate(runs):
         groups.setdefault((run.variant, tuple(parts[number]), run.place), []).append(number)

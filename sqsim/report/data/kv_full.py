@@ -1,4 +1,4 @@
-"""When the KV cache is full: one stated rule, used by every section."""
+"""Rule for when the KV cache counts as full, used by every section."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqsim.report.data.measures import KV_PEAK, RELEASED, RETRACTIONS, counted, 
 from sqsim.report.data.sources import Panel, Point
 
 FULL = 0.95
-"""Share of capacity. Admission keeps room for what running requests may still write, so that a full cache peaks
+"""Share of capacity. Admission reserves room for the output of running requests, so a full cache peaks
 below 1: the paper's uncompressed run at 0.977, simulated ones from some 0.955 on."""
 
 RULE = (
@@ -16,7 +16,7 @@ RULE = (
 
 
 def is_full(point: Point) -> bool | None:
-    """Whether a run filled its KV cache; None where its metrics do not say."""
+    """Whether a run filled its KV cache; None where its metrics lack the figures."""
     usage, retracted, released = (number(point.metrics.get(m.key)) for m in (KV_PEAK, RETRACTIONS, RELEASED))
     if usage is None and retracted is None and released is None:
         return None
@@ -24,18 +24,18 @@ def is_full(point: Point) -> bool | None:
 
 
 def why_full(point: Point) -> str:
-    """The three numbers that the rule looks at."""
+    """State the three numbers that the rule uses."""
     usage, retracted, released = (written(point.metrics.get(m.key)) for m in (KV_PEAK, RETRACTIONS, RELEASED))
     return f"peak usage {usage}, retractions {retracted}, sessions released {released}"
 
 
 def fills_at(panel: Panel, variant: str) -> Point | None:
-    """The first point, by concurrency, at which this variant fills the cache."""
+    """Find the lowest concurrency at which this variant fills the cache."""
     return next((point for point in panel.of(variant) if is_full(point)), None)
 
 
 def filling(panel: Panel) -> str | None:
-    """Which variant fills the cache, and from which load on; None where no metrics say."""
+    """State from which load each variant fills the cache; None where the metrics lack the figures."""
     if not any(is_full(point) is not None for point in panel.points):
         return None
     loads = panel.concurrencies
@@ -55,6 +55,6 @@ def filling(panel: Panel) -> str | None:
         fills.setdefault(place, []).append(variant)
     if not fills.keys() - {"never", "no"}:
         top = f", {'up to' if several else 'at'} {counted(loads[-1], 'task')} at a time" if loads else ""
-        return f"KV never fills, with any variant{top}: memory is not what limits these runs."
+        return f"KV never fills, with any variant{top}: memory does not limit these runs."
     parts = "; ".join(f"{joined(names)} {place}" for place, names in fills.items())
     return f"Where KV fills: {parts}." if several else f"Does KV fill? {parts}."

@@ -1,4 +1,4 @@
-"""What a run is called: its labels from its scenario, and the name of its variant."""
+"""Labels of a run, read from its scenario, and the name of its variant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqsim.report.data.measures import Value
 
 
 def flat(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a JSON object with its dotted path."""
+    """List every value of a JSON object with its dotted path."""
     if isinstance(content, dict) and content:
         for key, value in content.items():
             yield from flat(value, f"{path}.{key}" if path else str(key))
@@ -21,7 +21,7 @@ def flat(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def variant_of(labels: dict[str, Value]) -> str:
-    """The name of a variant: as labelled, else the policy and what it does with the cache."""
+    """Name a variant: by its label, else by its policy and the cache."""
     if labels.get("variant"):
         return str(labels["variant"])
     policy = str(labels.get("policy", "run"))
@@ -30,10 +30,12 @@ def variant_of(labels: dict[str, Value]) -> str:
 
 
 def labels_of(run: dict[str, Any]) -> dict[str, Value]:
-    """The labels of a record that no study names, from the scenario in its run.json."""
+    """Label a record that no study names, from the scenario in its run.json."""
     scenario = run.get("scenario") or {}
     policy, engine, load = (scenario.get(part) or {} for part in ("policy", "engine", "load"))
-    drawn = policy if policy.get("decisions") != "live" else {}  # what a model wrote was not drawn
+    drawn = (
+        policy if policy.get("decisions") != "live" else {}
+    )  # a model wrote these decisions, so none were drawn
     labels: dict[str, Value] = {
         "policy": policy.get("name", "run"),
         "cache": engine.get("cache"),

@@ -1,4 +1,4 @@
-"""Sources read into panels: one for each panel of a study, one for each group of records that may be compared."""
+"""Read sources into panels: one for each panel of a study and each group of records that may be compared."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sqsim.errors import RecordError
 from sqsim.record.files import read_record
 from sqsim.record.metrics import metrics
 from sqsim.report.data import grouping
-from sqsim.report.data.concurrency_reached import reach
+from sqsim.report.data.concurrency_reached import concurrency_reached
 from sqsim.report.data.labels import flat, labels_of, variant_of
-from sqsim.report.data.record_view import RecordView, keep
+from sqsim.report.data.record_view import RecordView, read_record_view
 from sqsim.report.data.sources import SWEPT, Kind, Panel, Point, Sources
 from sqsim.report.data.study_source import PanelPart, PointPart, read_study
 
 _IN_VARIANT = {"variant", "policy", "cache", "after_eviction", "concurrency", "asked"}
-"""Labels that a variant's name or its place in the panel holds already."""
+"""Labels that a variant's name or its place in the panel already holds."""
 
 
 def _told_apart(points: Sequence[Point], named: Iterable[grouping.Named]) -> list[Point]:
@@ -29,16 +29,16 @@ def _told_apart(points: Sequence[Point], named: Iterable[grouping.Named]) -> lis
 
 
 def _rest(point: Point) -> dict[str, Any]:
-    """What may tell runs apart whose scenarios do not."""
-    run = {} if point.kept is None else point.kept.run
+    """List the keys that may tell apart runs with the same scenario."""
+    run = {} if point.record is None else point.record.run
     known = {key: run.get(key) for key in ("kind", "status", "profile", "kv_capacity", "versions", "assumed")}
     return {"concurrency asked for": point.labels.get("asked"), **dict(flat(known))}
 
 
 def _same_runs(points: Sequence[Point], swept: str) -> list[Point]:
-    """Points of which each is a run of its own.
+    """Drop points that repeat an earlier point's run.
 
-    A study that asks for 64 and 128 of 48 tasks at a time runs 48 twice, to the same end: that is one run.
+    A study of 48 tasks that asks for 64 and 128 at a time runs all 48 at once in both: that is one run.
     """
     found: list[Point] = []
 
@@ -54,7 +54,7 @@ def _same_runs(points: Sequence[Point], swept: str) -> list[Point]:
         ]
         if not twins:
             found.append(point)
-        elif twins[0].kept is None:
+        elif twins[0].record is None:
             found[found.index(twins[0])] = point
     return found
 
@@ -65,7 +65,7 @@ class _Loader:
 
     def record(self, path: Path) -> RecordView:
         if path not in self.records:
-            self.records[path] = keep(path, self.pieces)
+            self.records[path] = read_record_view(path, self.pieces)
         return self.records[path]
 
     def _next(self) -> str:
@@ -82,7 +82,9 @@ class _Loader:
 
     def _panel(self, path: Path, panel: PanelPart) -> Panel:
         swept = SWEPT.get(panel.kind, "concurrency")
-        points, warnings = reach([self._point(path, panel.title, point) for point in panel.points])
+        points, warnings = concurrency_reached(
+            [self._point(path, panel.title, point) for point in panel.points]
+        )
         points = _same_runs(points, swept)
         named = []
         for place, point in enumerate(points):
@@ -93,7 +95,7 @@ class _Loader:
                 and key.rsplit(".", 1)[-1] not in point.labels.keys() - {key}
             }
             where = (point.labels.get(swept), point.concurrency)
-            scenario = {} if point.kept is None else dict(flat(point.kept.run.get("scenario") or {}))
+            scenario = {} if point.record is None else dict(flat(point.record.run.get("scenario") or {}))
             rest = {**scenario, **_rest(point)}
             named.append(grouping.Named(point.variant, where, facts, rest, f"run {place + 1}"))
         return Panel(
@@ -111,15 +113,13 @@ class _Loader:
         )
 
     def _point(self, study: Path, panel: str, point: PointPart) -> Point:
-        kept = None
+        record = None
         if point.record is not None:
             try:
-                kept = self.record(study / point.record)
+                record = self.record(study / point.record)
             except RecordError as error:  # shown on the page: the rest of the study is still worth reading
-                self.sources.troubles.append(
-                    f"{panel}: the record {point.record} is named and cannot be shown: {error}"
-                )
-        return Point(variant_of(point.labels), dict(point.labels), dict(point.metrics), kept)
+                self.sources.troubles.append(f"{panel}: record {point.record} cannot be shown: {error}")
+        return Point(variant_of(point.labels), dict(point.labels), dict(point.metrics), record)
 
     def runs(self, paths: Sequence[Path]) -> None:
         groups: dict[grouping.Conditions, list[RecordView]] = {}
@@ -135,7 +135,7 @@ class _Loader:
             self.sources.panels.append(replace(panel, ident=self._next(), title=title))
 
     def _group(self, records: Sequence[RecordView]) -> Panel:
-        points, warnings = reach([self._run(record) for record in records])
+        points, warnings = concurrency_reached([self._run(record) for record in records])
         named = [
             grouping.Named(
                 point.variant,
@@ -174,7 +174,7 @@ def load(paths: Sequence[Path], pieces: int) -> Sources:
 
 
 def _titled_apart(panels: Sequence[Panel]) -> Iterator[Panel]:
-    """Panels of which no two have one title: two studies may ask the same."""
+    """Make panel titles unique: two studies may ask the same."""
     titles = [panel.title for panel in panels]
     for place, panel in enumerate(panels):
         if titles.count(panel.title) == 1:

@@ -1,7 +1,7 @@
-"""What the page calls each metric, in which unit, and how a number is written.
+"""Name and unit of each metric on the page, and the format of numbers.
 
-Keys are those of `sqsim.record.metrics` (SPEC.md, "Metrics"). Text is rounded for reading; the exact value always
-travels beside it (`<data value=...>` in tables, see markup.py), so that the page can be held against the JSON.
+Keys are those of `sqsim.record.metrics` (SPEC.md, "Metrics"). Text is rounded for reading; the exact value is
+always stored with it (`<data value=...>` in tables, see markup.py), so that the page can be checked against the JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NOT_AVAILABLE = "not available"
 
 
 class Measure(NamedTuple):
-    """One metric as the page shows it."""
+    """Metric as the page shows it."""
 
     key: str
     name: str
@@ -30,7 +30,7 @@ class Measure(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Measures that belong under one heading of the side-by-side table."""
+    """Measures under one heading of the side-by-side table."""
 
     title: str
     measures: tuple[Measure, ...]
@@ -131,30 +131,30 @@ TIMED = {
         *(TASK_P50, TASK_P90, TASK_P99, *AUX_TIMES, KV_MEAN, KV_PEAK, RETRACTIONS),
     )
 }
-"""What is held against measurements, by key; a test holds it against `sqsim.comparison`."""
+"""Metrics compared with measurements, by key; a test compares the list with `sqsim.comparison`."""
 
 
 def number(value: Value) -> float | None:
-    """The value as a finite number, or None where there is none to draw."""
+    """Return the value as a finite number, or None where there is none to draw."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def exact(value: Value) -> str:
-    """The value as its JSON has it."""
+    """Write the value as in the JSON."""
     return json.dumps(value)
 
 
 def full(value: Value) -> str:
-    """The value with every digit it has, thousands set apart: for hovers."""
+    """Write the value with every digit and thousands separators, for hovers."""
     if number(value) is None or isinstance(value, (bool, str)) or value is None:
         return written(value)
     return f"{value:,}".replace("-", "−")
 
 
 def written(value: Value) -> str:
-    """The value rounded for reading: whole numbers in full up to 100 million, four significant digits else."""
+    """Round the value for reading: whole numbers in full up to 100 million, else four significant digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
@@ -178,17 +178,17 @@ def written(value: Value) -> str:
 
 
 def counted(value: Value, one: str, many: str = "") -> str:
-    """A number with its noun: `1 task`, `24 tasks`."""
+    """Write a number with its noun: `1 task`, `24 tasks`."""
     return f"{written(value)} {one if number(value) == 1 else many or f'{one}s'}"
 
 
 def joined(parts: Sequence[str]) -> str:
-    """`a, b and c`."""
+    """Join items as `a, b and c`."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def percent(change: float | None) -> str:
-    """A relative change, signed, in percent: 0.839 -> `+83.9 %`."""
+    """Write a relative change, signed, in percent: 0.839 -> `+83.9 %`."""
     if change is None:
         return "—"
     points = round(100 * change, 1)
@@ -199,14 +199,14 @@ def percent(change: float | None) -> str:
 
 
 def share(part: float | None) -> str:
-    """A part of a whole, without a sign: 0.335 -> `33.5 %`; what would round to nothing is `under 0.1 %`."""
+    """Write a part of a whole without a sign: 0.335 -> `33.5 %`; a value that would round to 0 is `under 0.1 %`."""
     if part is None:
         return "—"
     return "under 0.1 %" if 0 < part < 0.0005 else f"{100 * part:,.1f} %" if part else "0 %"
 
 
 def duration(value: Value) -> str:
-    """A time for reading: `79.14 ms` below a second, `1.721 s` from there on."""
+    """Write a time for reading: `79.14 ms` below a second, else `1.721 s`."""
     seconds = number(value)
     if seconds is None:
         return NOT_AVAILABLE
@@ -214,7 +214,7 @@ def duration(value: Value) -> str:
 
 
 def change(value: Value, base: Value) -> float | None:
-    """Relative change of a metric against a baseline; None where either is missing or the baseline is 0."""
+    """Compute the relative change of a metric from a baseline; None where either is missing or the baseline is 0."""
     here, there = number(value), number(base)
     if here is None or there is None or there == 0:
         return None

@@ -1,4 +1,4 @@
-"""What the page is about: the questions that plain records answer, and the page's title."""
+"""Title of a page, and the questions that plain records answer."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from sqsim.report.data.sources import Sources
 from sqsim.report.sections.measured import TITLE as MEASURED_TITLE
 
 
-def asked(sources: Sources) -> list[str]:
-    """The question that plain records answer, from their scenarios; one sentence for each kind of run."""
+def questions_of(sources: Sources) -> list[str]:
+    """State the question that plain records answer, one sentence for each kind of run."""
     questions: dict[str, None] = {}
     panels = sources.panels
     for each in sources.measured:
-        questions[f"How far is the simulation of {each.what} from what was measured on a real server?"] = None
-    # Two panels with runs to hold against each other are those of what was measured and of what was simulated.
+        questions[f"How far is the simulation of {each.what} from the measurement on a real server?"] = None
+    # Where runs are compared, two panels are the measured and the simulated ones.
     if len(panels) > (2 if sources.measured else 1):
         questions[
-            "How do these runs fare: how fast, and with how much memory? They differ in their traces, tasks, model, GPU or kind of load, "
-            f"and stand in {len(panels)} panels: runs of different panels say nothing about each other, and no change is computed between them."
+            "How fast are these runs, and how much memory do they use? They differ in their traces, tasks, model, GPU or kind of load, "
+            f"so they are shown in {len(panels)} panels: runs of different panels cannot be compared, and no change is computed between them."
         ] = None
-    for panel, point, record in sources.kept if len(panels) == 1 else ():
+    for panel, point, record in sources.records if len(panels) == 1 else ():
         names = panel.variants
         policies = f" Compared: {', '.join(names)}." if len(names) > 1 else ""
         scenario = record.run.get("scenario") or {}
         traces = ", ".join(PurePosixPath(str(one.get("path"))).name for one in record.run.get("traces") or [])
         gpu = (scenario.get("engine") or {}).get("gpu", "a GPU")
-        load = "under the load as given" if point.concurrency is None else f"{point.concurrency} at a time"
+        load = "under the given load" if point.concurrency is None else f"{point.concurrency} at a time"
         tasks = record.tasks.num_rows
         questions[
-            f"How {'does' if tasks == 1 else 'do'} {counted(tasks, 'task')} of {traces or 'a trace'} fare on {scenario.get('model', 'a model')} and {gpu}, "
+            f"How {'does' if tasks == 1 else 'do'} {counted(tasks, 'task')} of {traces or 'a trace'} run on {scenario.get('model', 'a model')} and {gpu}, "
             f"{load}: how fast, and with how much memory?{policies}"
         ] = None
     return list(questions) or ["What do these runs show?"]
 
 
 def title(sources: Sources) -> str:
-    """The page's title, where no study gives it one."""
+    """Title the page where no study names it."""
     names = sources.variants
     runs = sum(len(panel.points) for panel in sources.panels)
     if not names:
@@ -52,7 +52,7 @@ def title(sources: Sources) -> str:
 
 
 def only_measured(sources: Sources) -> bool:
-    """Whether the page holds a simulation against its measurement and compares nothing else: no panel has two settings."""
+    """Whether the page only compares a simulation with its measurement: no panel has two settings."""
     settings = [
         {
             tuple((key, value) for key, value in point.labels.items() if key != "variant")

@@ -1,6 +1,6 @@
-"""One fixed look a variant, on the whole page: colour, marker and dash, so that colour never stands alone.
+"""Assign each variant a fixed colour, marker and dash, so that colour is never the only sign.
 
-Colours are Okabe and Ito's (2008), chosen to be told apart with every common colour-vision deficiency.
+Colours are Okabe and Ito's (2008), which readers with any common colour-vision deficiency can tell apart.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from sqsim.report.html.markup import escape
 
 
 class Look(NamedTuple):
-    """How one variant is drawn. `dash` and `marker` are plotly names; `strokes` is the same dash in SVG."""
+    """Look of one variant. `dash` and `marker` are plotly names; `strokes` is the same dash in SVG."""
 
     colour: str
     marker: str
@@ -57,16 +57,16 @@ _SHAPES = {
 
 
 def _spare(number: int) -> Look:
-    """The spare looks in turn; from the second turn on with the marker and the dash of another one."""
+    """Yield the spare looks in turn; from the second round on with the marker and the dash of another one."""
     turn, place = divmod(number, len(_SPARE))
     shape = _SPARE[(place + turn) % len(_SPARE)]
     return Look(_SPARE[place].colour, shape.marker, shape.dash)
 
 
 class Palette:
-    """Looks of all variants of one page, in order of first appearance.
+    """Looks of all variants of a page, in order of first appearance.
 
-    The project's own variants have a look of their own; others take the spare ones in turn.
+    The project's own variants have a look of their own; others are given the spare ones in turn.
     """
 
     def __init__(self, variants: Iterable[str]) -> None:
@@ -82,11 +82,11 @@ class Palette:
                 spare += 1
 
     def look(self, variant: str) -> Look:
-        """The look of a variant of this page."""
+        """Return the look of a variant."""
         return self._looks[variant]
 
     def swatch(self, variant: str) -> str:
-        """A small picture of a variant's line and marker, hidden from screen readers: its name stands beside it."""
+        """Draw a variant's line and marker; hidden from screen readers, which read the name next to it."""
         look = self._looks[variant]
         hollow = look.marker.endswith("-open")
         fill = "#fff" if hollow else look.colour
@@ -98,7 +98,7 @@ class Palette:
         )
 
     def key(self, variants: Iterable[str]) -> str:
-        """The key of a group of figures. Each name is a button that hides and shows its variant everywhere."""
+        """Write the key of a group of figures. Each name is a button that hides or shows its variant everywhere."""
         buttons = "".join(
             f'<button type="button" aria-pressed="true" data-variant="{escape(variant)}">'
             f"{self.swatch(variant)}{escape(variant)}</button>"

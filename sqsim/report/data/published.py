@@ -1,6 +1,6 @@
-"""What the SideQuest paper prints (arXiv 2602.22603v1; gpt-oss-20b, medium effort, one H100, SGLang, FRAMES).
+"""Numbers printed in the SideQuest paper (arXiv 2602.22603v1; gpt-oss-20b, medium effort, one H100, SGLang, FRAMES).
 
-Shown beside our numbers, always marked `published`, never mixed with them. Throughput and run time compare
+Shown next to our numbers, always marked `published`, never mixed with them. Throughput and run time compare
 24 concurrent tasks (uncompressed; memory is full) with 36 (SideQuest).
 """
 
@@ -12,7 +12,7 @@ from sqsim.report.data.sources import Panel
 
 
 class Published(NamedTuple):
-    """One published comparison. `low` and `high` are relative changes; equal where the paper prints one."""
+    """Published comparison. `low` and `high` are relative changes; equal where the paper prints one."""
 
     uncompressed: str
     sidequest: str
@@ -21,7 +21,7 @@ class Published(NamedTuple):
 
     @property
     def change(self) -> str:
-        """The change as text: `+83.9 %` or `−65 to −56 %`."""
+        """Write the change: `+83.9 %` or `−65 to −56 %`."""
         low, high = (f"{100 * x:+.1f}".removesuffix(".0").replace("-", "−") for x in (self.low, self.high))
         return f"{low} %" if low == high else f"{low} to {high} %"
 
@@ -30,7 +30,7 @@ PEAK_TOKENS = Published("", "", -0.65, -0.56)
 KV_READS = Published("", "", -0.71, -0.53)
 
 PUBLISHED = {
-    # Whether the paper's throughput counts aux tokens is not stated: it stands beside both of ours.
+    # The paper does not state whether its throughput counts aux tokens: it is shown next to both of ours.
     "output_tok_s": Published("828 (24 tasks)", "1,523 (36 tasks)", 0.839, 0.839),
     "total_tok_s": Published("828 (24 tasks)", "1,523 (36 tasks)", 0.839, 0.839),
     "run_time_s": Published("2,356", "1,489", -0.368, -0.368),
@@ -40,18 +40,18 @@ PUBLISHED = {
 }
 
 THROUGHPUT_POINTS = ((24, 828, "uncompressed"), (36, 1523, "SideQuest"))
-"""Concurrent tasks, peak output tok/s, and whose."""
+"""Concurrent tasks, peak output tok/s, and the setting."""
 
 COLOUR = "#6a3d9a"
-"""Drawn in purple, which no variant of this project has."""
+"""Drawn in purple, which no variant of this project uses."""
 
 WHERE = "published: gpt-oss-20b, medium effort, one H100, SGLang, FRAMES"
 
 
 _SYSTEM = ("gpt-oss-20b", "h100-sxm")
-"""What the paper measured on, as scenarios name it."""
+"""Model and GPU of the paper's measurements, as scenarios name them."""
 
 
 def applies(panel: Panel) -> bool:
-    """Whether the paper's numbers belong beside a panel: it asks for them, and all of it ran on the paper's system."""
+    """Whether to show the paper's numbers next to a panel: it asks for them, and all its runs used the paper's system."""
     return panel.published == "sidequest" and panel.systems == {_SYSTEM}

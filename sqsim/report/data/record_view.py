@@ -1,4 +1,4 @@
-"""A run record as the page needs it: whole small tables, and an engine table thinned without losing its peaks."""
+"""View of a run record: whole small tables, and an engine table thinned without losing its peaks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sqsim.record.schema import COMPLETED
 Numbers = npt.NDArray[np.float64]
 
 OWNERS = ("kv_running", "kv_idle_sessions", "kv_aux", "kv_tree_evictable", "kv_free")
-"""Who holds the full-attention slots; the five sum to the capacity."""
+"""Owners of the full-attention slots; the five sum to the capacity."""
 
 
 class Pressure(NamedTuple):
-    """Retractions and released sessions that fell into one piece of the time line."""
+    """Retractions and released sessions within one piece of the time line."""
 
     time_s: float
     retracted: int
@@ -29,7 +29,7 @@ class Pressure(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RecordView:
-    """A record without its full engine table. `owners[name]` and `times` have one entry a kept engine row."""
+    """Record without its full engine table. `owners[name]` and `times` have one entry for each kept engine row."""
 
     path: Path
     run: dict[str, Any]
@@ -46,12 +46,12 @@ class RecordView:
 
     @property
     def complete(self) -> bool:
-        """Whether the run says that it came to its end."""
+        """Whether the record states that the run completed."""
         return bool(self.run.get("status", "complete") == "complete")
 
     @property
     def failures(self) -> dict[str, int]:
-        """How many tasks ended for each reason other than completion."""
+        """Count the tasks that ended for each reason other than completion."""
         counts: dict[str, int] = {}
         for outcome in self.tasks["outcome"].to_pylist():
             if outcome != COMPLETED:
@@ -60,14 +60,14 @@ class RecordView:
 
 
 def numbers(table: pa.Table, column: str) -> Numbers:
-    """A column as floats; empty values are nan."""
+    """Return a column as floats; empty values are nan."""
     return np.asarray(table[column].to_numpy(), dtype=np.float64)
 
 
 def peak_rows(times: Numbers, used: Numbers, pieces: int) -> npt.NDArray[np.intp]:
-    """Rows to keep so that each of `pieces` equal pieces of time keeps its lowest and its highest value.
+    """Choose rows so that each of `pieces` equal pieces of time keeps its lowest and its highest value.
 
-    Rows come back in order; the first and the last one are always among them.
+    Rows are returned in order; the first and the last one are always included.
     """
     if len(times) <= 2 * pieces:
         return np.arange(len(times))
@@ -98,10 +98,10 @@ def _pressure(engine: pa.Table, times: Numbers, pieces: int) -> list[Pressure]:
     ]
 
 
-def keep(path: Path, pieces: int) -> RecordView:
+def read_record_view(path: Path, pieces: int) -> RecordView:
     """Read a record and thin its engine table to at most two rows for each of `pieces` pieces of its time.
 
-    RecordError where the directory holds no record. An incomplete run is read: the page says that it is one.
+    RecordError where the directory holds no record. An incomplete run is read: the page marks it as incomplete.
     """
     record = read_record(path, allow_incomplete=True)
     engine = record.engine

@@ -1,4 +1,4 @@
-"""What a page is built from: study directories (`study.json`) and record directories."""
+"""Sources of a page: study directories (`study.json`) and record directories."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from sqsim.report.data.record_view import RecordView
 Kind = Literal["concurrency", "k_sweep", "recall_sweep", "single"]
 
 SWEPT = {"k_sweep": "k", "recall_sweep": "recall"}
-"""What a panel varies, where that is not the concurrency."""
+"""Labels that a panel may vary instead of the concurrency."""
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """One run: its labels, its metrics, and its record where that was kept."""
+    """Run of a panel: its labels, its metrics, and its record where one was kept."""
 
     variant: str
     labels: dict[str, Value]
     metrics: dict[str, Value]
-    kept: RecordView | None = None
+    record: RecordView | None = None
 
     @property
     def concurrency(self) -> int | None:
-        """Tasks at a time, as many as the run really had; None for an open or a recorded load."""
+        """Number of tasks at a time that the run reached; None for an open or a recorded load."""
         value = self.labels.get("concurrency")
         return value if isinstance(value, int) else None
 
     @property
     def policy(self) -> str:
-        """The policy's name, in lower case."""
+        """Name of the policy, in lower case."""
         return str(self.labels.get("policy", self.variant.split(" / ")[0])).lower()
 
     @property
     def is_oracle(self) -> bool:
-        """Whether it looks into the future, as no server can."""
+        """Whether the policy looks into the future, as no server can."""
         kind = known(self.policy)
         return kind is not None and kind.hindsight
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Points that answer one question under one set of conditions.
+    """Points that answer one question under the same conditions.
 
-    `published` says whose published numbers belong beside it; `model` and `gpu` are what its source says of it,
-    if that says it. `origin` is the study it is of, None for plain records. `warnings` are sentences.
+    `published` names the paper whose numbers are shown next to it; `model` and `gpu` are those its source states, if
+    any. `origin` is its study, None for plain records. `warnings` are sentences.
     """
 
     ident: str
@@ -72,25 +72,25 @@ class Panel:
 
     @property
     def concurrencies(self) -> list[int]:
-        """All numbers of tasks at a time, ascending."""
+        """All concurrencies, ascending."""
         return sorted({point.concurrency for point in self.points if point.concurrency is not None})
 
     def of(self, variant: str) -> list[Point]:
-        """The points of a variant by concurrency."""
+        """List the points of a variant by concurrency."""
         mine = [point for point in self.points if point.variant == variant]
         return sorted(mine, key=lambda point: point.concurrency or 0)
 
     def at(self, concurrency: int | None) -> list[Point]:
-        """One point a variant at this concurrency, in the order of the source."""
+        """List one point for each variant at this concurrency, in the order of the source."""
         return [point for point in self.points if point.concurrency == concurrency]
 
     @property
     def swept(self) -> str:
-        """The label that the panel varies beside the variant."""
+        """Label that the panel varies in addition to the variant."""
         return SWEPT.get(self.kind, "concurrency")
 
     def name(self, point: Point) -> str:
-        """A point's variant and where in the panel it stands."""
+        """Name a point by its variant and its place in the panel."""
         parts = [point.variant]
         if self.swept != "concurrency" and point.labels.get(self.swept) is not None:
             parts.append(f"{'K' if self.swept == 'k' else self.swept} = {point.labels[self.swept]}")
@@ -99,23 +99,23 @@ class Panel:
         return " · ".join(parts)
 
     @property
-    def kept(self) -> list[Point]:
-        """The points whose records are here."""
-        return [point for point in self.points if point.kept is not None]
+    def recorded(self) -> list[Point]:
+        """Points whose records were kept."""
+        return [point for point in self.points if point.record is not None]
 
     @property
     def runs(self) -> Iterator[dict[str, Any]]:
-        """What run.json of each kept record says."""
-        return (point.kept.run for point in self.points if point.kept is not None)
+        """The run.json of each kept record."""
+        return (point.record.run for point in self.points if point.record is not None)
 
     @property
     def references(self) -> set[str]:
-        """The kinds of references that the kept records rest on."""
+        """Kinds of references that the kept records rest on."""
         return {kind for run in self.runs for kind in run.get("references") or {}}
 
     @property
     def systems(self) -> set[tuple[str, str]]:
-        """Model and GPU, of all kept records and as the panel itself names them."""
+        """Model and GPU of all kept records, and those that the panel itself names."""
         scenarios = [run.get("scenario") or {} for run in self.runs]
         found = {(str(s.get("model")), str((s.get("engine") or {}).get("gpu"))) for s in scenarios}
         return found | ({(self.model, self.gpu)} if self.model is not None and self.gpu is not None else set())
@@ -123,9 +123,9 @@ class Panel:
 
 @dataclass
 class Sources:
-    """Everything that one page shows. `troubles` are things that were named and not found, in sentences.
+    """Everything that a page shows. `troubles` are sentences on records that were named and not found.
 
-    `measured`: simulated runs held against the real runs of their experiment, as `sqsim compare` does.
+    `measured`: simulated runs compared with the real runs of their experiment, as `sqsim compare` does.
     """
 
     title: str = ""
@@ -138,32 +138,32 @@ class Sources:
 
     @property
     def variants(self) -> list[str]:
-        """All variants in order of first appearance."""
+        """Variants in order of first appearance."""
         return list(dict.fromkeys(variant for panel in self.panels for variant in panel.variants))
 
     @property
-    def kept(self) -> list[tuple[Panel, Point, RecordView]]:
-        """All kept records, each once."""
+    def records(self) -> list[tuple[Panel, Point, RecordView]]:
+        """Kept records, each once."""
         seen: set[Path] = set()
         found = []
         for panel in self.panels:
             for point in panel.points:
-                if point.kept is not None and point.kept.path not in seen:
-                    seen.add(point.kept.path)
-                    found.append((panel, point, point.kept))
+                if point.record is not None and point.record.path not in seen:
+                    seen.add(point.record.path)
+                    found.append((panel, point, point.record))
         return found
 
     def short(self, panel: Panel, point: Point) -> str:
-        """A kept record's name without its panel's, unless that is needed to tell it from another."""
+        """Name a kept record, with its panel's name only where that is needed to tell it from another."""
         name = panel.name(point)
-        alike = [1 for other, other_point, _ in self.kept if other.name(other_point) == name]
+        alike = [1 for other, other_point, _ in self.records if other.name(other_point) == name]
         return name if len(alike) <= 1 else self.name(panel, point)
 
     def name(self, panel: Panel, point: Point) -> str:
-        """A kept record's name: the point's, and the panel's where several panels keep records."""
-        several = len({kept_panel.ident for kept_panel, *_ in self.kept}) > 1
+        """Name a kept record: its point, and its panel where several panels keep records."""
+        several = len({other.ident for other, *_ in self.records}) > 1
         return f"{panel.name(point)} ({panel.title})" if several else panel.name(point)
 
     def panel(self, *kinds: Kind) -> list[Panel]:
-        """The panels of these kinds."""
+        """List the panels of these kinds."""
         return [panel for panel in self.panels if panel.kind in kinds]

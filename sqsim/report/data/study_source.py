@@ -1,4 +1,4 @@
-"""`study.json` as the page reads it: what it must hold and what it may hold."""
+"""Schema of `study.json` as the page reads it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Part(BaseModel):
 
 
 class PointPart(_Part):
-    """A run of a panel; `record` is its directory below the study's, where it was kept."""
+    """Run of a panel; `record` is its directory below the study's, where it was kept."""
 
     labels: dict[str, Value]
     metrics: dict[str, Value]
@@ -29,7 +29,7 @@ class PointPart(_Part):
 
 
 class PanelPart(_Part):
-    """A panel. `published: sidequest` asks for the SideQuest paper's numbers beside it (see published.py)."""
+    """Panel. `published: sidequest` asks for the SideQuest paper's numbers next to it (see published.py)."""
 
     id: str
     kind: Kind
@@ -52,7 +52,7 @@ class StudyPart(_Part):
 
 
 def read_study(file: Path) -> StudyPart:
-    """Read a study's results. RecordError names the file and what is wrong with it."""
+    """Read a study's results. RecordError names the file and its fault."""
     try:
         content = json.loads(file.read_bytes(), parse_constant=no_constant)
         schema = content.get("schema") if isinstance(content, dict) else None

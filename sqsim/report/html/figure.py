@@ -1,4 +1,4 @@
-"""A plotly figure as HTML: its data as compact JSON beside it, drawn by page.js when it is first shown."""
+"""Plotly figure as HTML: compact JSON in the page, which page.js draws when the figure is first shown."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _AXIS: dict[str, Any] = {
 
 
 def plain(text: object) -> str:
-    """Text for plotly, which reads a little HTML."""
+    """Escape text for plotly, which reads a little HTML."""
     return html.escape(str(text), quote=False)
 
 
 def merged(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """`base` with `more` on top, dictionary by dictionary."""
+    """Merge `more` into `base`, dictionary by dictionary."""
     result = dict(base)
     for key, value in more.items():
         mine = result.get(key)
@@ -58,12 +58,12 @@ def merged(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """An axis with a title that names its unit."""
+    """Make an axis with a title that names its unit."""
     return merged(_AXIS, {"title": {"text": plain(title), "standoff": 8}, **more})
 
 
 def concurrency_axis(values: Sequence[int]) -> dict[str, Any]:
-    """Tasks at a time, by powers of two: equal factors are equally far apart."""
+    """Make an axis of tasks at a time on a log2 scale: equal factors are equally far apart."""
     low, high = (min(values), max(values)) if values else (1, 1)
     return axis(
         "tasks at a time",
@@ -71,13 +71,13 @@ def concurrency_axis(values: Sequence[int]) -> dict[str, Any]:
         tickvals=list(values),
         ticktext=[str(value) for value in values],
         tickangle=0,
-        tickfont={"size": 11},  # 24 and 32 stand close
+        tickfont={"size": 11},  # 24 and 32 are close together
         range=[math.log10(low) - 0.08, math.log10(high) + 0.08],
     )
 
 
 def rounded(values: Iterable[float], digits: int = 6) -> list[float | int | None]:
-    """Numbers for drawing with `digits` significant ones; whole numbers as integers, what is not finite as None."""
+    """Round numbers for drawing to `digits` significant digits; whole numbers become integers, non-finite ones None."""
     result: list[float | int | None] = []
     for value in values:
         if not math.isfinite(value):
@@ -91,9 +91,9 @@ def rounded(values: Iterable[float], digits: int = 6) -> list[float | int | None
 def line(
     name: str, look: Look, x: Sequence[Any], y: Sequence[Value], hover: Sequence[str] | str, **more: Any
 ) -> Trace:
-    """One variant's curve. Exact values; a value that is missing leaves a gap.
+    """Draw a variant's curve with exact values; a missing value leaves a gap.
 
-    `hover` is one text a point, or a plotly template for all of them.
+    `hover` is a text for each point, or a plotly template for all of them.
     """
     shown = (
         {"hovertemplate": f"{hover}<extra></extra>"}
@@ -121,7 +121,7 @@ def line(
 
 @dataclass
 class Figure:
-    """One figure. `summary` is its text for those who do not see it, `caption` tells what to look at."""
+    """Figure. `summary` is its text for screen readers, `caption` tells what to look at."""
 
     title: str
     caption: str
@@ -129,17 +129,17 @@ class Figure:
     traces: list[Trace]
     layout: dict[str, Any] = field(default_factory=dict)
     height: int = 340  # px
-    titled: bool = True  # False where a list to choose from names the figure already
+    titled: bool = True  # False where the chooser above already names the figure
 
     def spec(self) -> dict[str, Any]:
-        """Data and layout as plotly takes them."""
+        """Data and layout in plotly's format."""
         layout = merged(merged(_BASE, self.layout), {"height": self.height})
         layout.setdefault("xaxis", _AXIS)
         layout.setdefault("yaxis", _AXIS)
         return {"data": self.traces, "layout": layout}
 
     def html(self) -> str:
-        """The figure with its title, caption and data."""
+        """Write the figure with its title, caption and data."""
         spec = json.dumps(self.spec(), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         # `</script>` or `<!--` inside a text must not end the element early.
         spec = spec.replace("<", "\\u003c")
@@ -154,5 +154,5 @@ class Figure:
 
 
 def grid(figures: Iterable[str], wide: bool = True) -> str:
-    """Figures two (or three, not `wide`) in a row where the window allows it, one below the other else."""
+    """Put figures in rows of three, or two if `wide`; in a narrow window one below the other."""
     return f'<div class="figures{" wide" if wide else ""}">{"".join(figures)}</div>'

@@ -1,4 +1,4 @@
-"""Small pieces of HTML. Every text that comes from a file goes through `escape`."""
+"""Small pieces of HTML. Every text from a file passes through `escape`."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _EVIDENCE_WORD = re.compile(rf"\b({'|'.join(EVIDENCE)})\b", re.IGNORECASE)
 
 
 def escape(text: object) -> str:
-    """Text for HTML content and for quoted attributes."""
+    """Escape text for HTML content and quoted attributes."""
     return html.escape(str(text), quote=True)
 
 
 def unbroken(text: str) -> str:
-    """Escaped text in which a variant's name (`none / radix`) and a percentage stay on one line."""
+    """Escape text, keeping a variant's name (`none / radix`) and a percentage on one line."""
     return escape(text).replace(" / ", "\u00a0/\u00a0").replace(" %", "\u00a0%")
 
 
 def badge(kind: str) -> str:
-    """The mark of one kind of evidence."""
+    """Write the mark of one kind of evidence."""
     return f'<span class="badge {kind}" title="{escape(EVIDENCE[kind])}">{kind}</span>'
 
 
 def badged(text: object) -> str:
-    """A text in which every word that names a kind of evidence carries its mark."""
+    """Escape text, marking every word that names a kind of evidence."""
     return _EVIDENCE_WORD.sub(lambda match: badge(match.group(1).lower()), escape(text))
 
 
 def value_cell(value: Value, signed: bool = False) -> str:
-    """A value for reading, with the exact one beside it for machines and for the `every digit` switch.
+    """Write a rounded value, with the exact one as an attribute for machines and the `every digit` switch.
 
-    `signed`: what is above 0 has a plus sign.
+    `signed`: a value above 0 has a plus sign.
     """
     kind = "number" if number(value) is not None else "none" if value is None else "text"
     text = written(value)
@@ -56,25 +56,25 @@ def value_cell(value: Value, signed: bool = False) -> str:
 
 
 def paragraph(text: str) -> str:
-    """A paragraph of plain text."""
+    """Write a paragraph of plain text."""
     return f"<p>{escape(text)}</p>"
 
 
 def missing(text: str, command: str | None = None) -> str:
-    """Say what is not here and how to get it."""
+    """State what is missing and how to get it."""
     how = f" To get it: <code>{escape(command)}</code>" if command else ""
     return f'<p class="missing">{escape(text)}{how}</p>'
 
 
 def warning(text: str) -> str:
-    """Something that the reader must know before using a number."""
+    """Write a warning that the reader must see before using a number."""
     return f'<p class="warning"><strong>Note.</strong> {badged(text)}</p>'
 
 
 def table(
     head: Sequence[str], rows: Sequence[Sequence[str]], label: str, extra_class: str = "", row_heads: int = 1
 ) -> str:
-    """A table of cells that are HTML already. The first `row_heads` cells of a row name it."""
+    """Write a table of HTML cells. The first `row_heads` cells of a row name it."""
     top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
     body = "".join(
         "<tr>"
@@ -93,19 +93,19 @@ def table(
 
 
 def details(summary: str, content: str, opened: bool = False) -> str:
-    """Content behind a line that opens it."""
+    """Write content that a click on its summary line opens."""
     return f"<details{' open' if opened else ''}><summary>{escape(summary)}</summary>{content}</details>"
 
 
 class Choice(NamedTuple):
-    """One of several contents of which the page shows one at a time."""
+    """One of several contents; the page shows one at a time."""
 
     name: str
     content: str
 
 
 def chooser(ident: str, label: str, choices: Sequence[Choice], chosen: int = 0) -> str:
-    """A list to choose from and the contents; a single choice is shown with its name and without a list."""
+    """Write a list and the contents it chooses from; a single choice is shown with its name and without a list."""
     if len(choices) == 1:
         only = choices[0]
         return f'<p class="shown">{escape(label)}: <strong>{escape(only.name)}</strong></p>{only.content}'
@@ -124,7 +124,7 @@ def chooser(ident: str, label: str, choices: Sequence[Choice], chosen: int = 0) 
 
 
 def section(ident: str, title: str, *parts: str) -> str:
-    """A section of the page; its id is what the contents link to."""
+    """Write a section of the page; the table of contents links to its id."""
     body = "\n".join(part for part in parts if part)
     return (
         f'<section id="{ident}" aria-labelledby="{ident}-title">'

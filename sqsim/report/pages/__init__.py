@@ -1,1 +1,1 @@
-"""Pages: one file a kind of page."""
+"""Pages: one file for each kind of page."""

@@ -1,4 +1,4 @@
-"""The page that fits what is given: of a plan, of a region, of a sweep, of a directory of runs, or of runs and studies."""
+"""Choose the page by what is given: a plan, a region, a sweep, a directory of runs, or runs and studies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqsim.report.pages.sweep_page import sweep_page
 
 
 def any_page(sources: Sequence[Path]) -> str:
-    """One self-contained HTML page. RecordError and InputError as for `build_page`."""
+    """Build one self-contained HTML page. RecordError and InputError as for `build_page`."""
     if len(sources) != 1:
         return build_page(sources)
     (only,) = sources

@@ -1,4 +1,4 @@
-"""What every page has in common: head, first sentence, styles, plotly and the script that draws."""
+"""Parts that every page shares: head, first sentence, styles, plotly and the drawing script."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _asset(name: str) -> str:
     return (importlib.resources.files("sqsim.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-def shell(title: str, body: str) -> str:
-    """A whole page that holds everything it shows."""
+def html_shell(title: str, body: str) -> str:
+    """Write a self-contained page."""
     return string.Template(_asset("page.html")).substitute(
         title=escape(title),
         held=escape(HELD),
@@ -36,7 +36,7 @@ def shell(title: str, body: str) -> str:
 
 
 def contents(titles: Sequence[tuple[str, str]]) -> str:
-    """Links to the sections, and the switch that shows every digit."""
+    """Write links to the sections, and the switch that shows every digit."""
     items = "".join(f'<li><a href="#{ident}">{escape(title)}</a></li>' for ident, title in titles)
     digits = (
         '<p class="digits"><label><input type="checkbox" id="digits" autocomplete="off"> '
@@ -46,13 +46,13 @@ def contents(titles: Sequence[tuple[str, str]]) -> str:
 
 
 def listed(kind: str, lines: Sequence[str]) -> str:
-    """Sentences, the head of each in bold."""
+    """Write a list of sentences, the head of each in bold."""
     items = "".join(f"<li>{_emphasised(line)}</li>" for line in lines)
     return f'<ul class="{kind}">{items}</ul>' if lines else ""
 
 
 def _emphasised(line: str) -> str:
-    """The head of a sentence, up to its colon or question mark, in bold."""
+    """Set the head of a sentence, up to its colon or question mark, in bold."""
     ends = [line.index(mark) + 1 for mark in (": ", "? ") if mark in line]
     return (
         f"<strong>{unbroken(line[: min(ends)])}</strong>{unbroken(line[min(ends) :])}"

@@ -1,4 +1,4 @@
-"""The page of a plan: the answer, why, how sure, and on what evidence."""
+"""Page of a plan: the answer, its reasons, its certainty and its evidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqsim.report.data.measures import full, written
 from sqsim.report.data.palette import Look, Palette
 from sqsim.report.html.figure import Figure, Trace, axis, grid, line, plain
 from sqsim.report.html.markup import details, escape, missing, paragraph, section, table, value_cell
-from sqsim.report.pages.html_shell import contents, listed, shell
+from sqsim.report.pages.html_shell import contents, html_shell, listed
 from sqsim.report.sections.evidence_list import evidence_list
 
 SCHEMA = "sqsim-plan/1"
@@ -30,7 +30,7 @@ Setting = dict[str, Any]
 
 
 def plan_page(directory: Path) -> str:
-    """One page of a plan's directory. RecordError: it holds no finished plan."""
+    """Build the page of a plan's directory. RecordError: it holds no finished plan."""
     plan = read_json(directory, "plan.json", SCHEMA)
     chosen = [plan["answer"], plan["best_free"], plan["best_sidequest"]]
     shown = [each for name in dict.fromkeys(chosen) for each in plan["settings"] if name == _name(each)]
@@ -59,7 +59,9 @@ def plan_page(directory: Path) -> str:
     answered = section("answer", "The answer", listed("answer", plan["sentences"]))
     links = contents([("answer", "The answer"), *((ident, title) for ident, title, _ in parts)])
     sections = [section(ident, title, content) for ident, title, content in parts]
-    return shell(f"Plan: {carried}, {', '.join(plan['slo'])}", "\n".join([opening, answered, links, *sections]))
+    return html_shell(
+        f"Plan: {carried}, {', '.join(plan['slo'])}", "\n".join([opening, answered, links, *sections])
+    )
 
 
 def _name(setting: Setting) -> str:
@@ -71,7 +73,7 @@ def _share_title(plan: dict[str, Any]) -> str:
 
 
 def _at_edge(setting: Setting) -> dict[str, Any]:
-    """The metrics of the run that the fewest replicas rest on."""
+    """Return the metrics of the run that decides the fewest replicas."""
     found = [run["metrics"] for run in setting["runs"] if run["replicas"] == setting["replicas"]]
     return found[0] if found else {}
 
@@ -161,7 +163,7 @@ def _why(plan: dict[str, Any], shown: Sequence[Setting]) -> str:
         if run["time_spent"] is not None
     ]
     if not bars:
-        return missing("No setting keeps the SLO, or no task completed: there is nothing to take apart.")
+        return missing("No setting keeps the SLO, or no task completed: there is no time to break down.")
     traces: list[Trace] = [
         {
             "type": "bar",
@@ -187,7 +189,7 @@ def _why(plan: dict[str, Any], shown: Sequence[Setting]) -> str:
     )
     figure = Figure(
         f"Where a task's time goes, by setting and {_share_title(plan)}",
-        "What grows with load is what runs out. Tools take what they took in the recording.",
+        "The part that grows with load is the scarce resource. Tools take as long as in the recording.",
         f"{text}.",
         traces,
         layout,
@@ -222,7 +224,7 @@ def _sure(plan: dict[str, Any], shown: Sequence[Setting]) -> str:
     ]
     how = paragraph(
         f"Intervals are from {plan['uncertainty']}. A number of GPUs is called sure where all draws kept the SLO and the "
-        f"next would with {plan['level']:.0%} (one-sided Student prediction limit). All settings share the same draws."
+        f"next one would with {plan['level']:.0%} (one-sided Student prediction limit). All settings share the same draws."
     )
     if not rows:
         return how + missing("No setting keeps the SLO, so there was nothing to draw.")
@@ -235,7 +237,7 @@ def _sure(plan: dict[str, Any], shown: Sequence[Setting]) -> str:
 
 def _evidence(plan: dict[str, Any]) -> str:
     note = paragraph(
-        "Replicas are independent behind a router with session affinity: one is simulated at the load that it gets."
+        "Replicas are independent, behind a router with session affinity: one replica is simulated at its share of the load."
     )
     return note + evidence_list(plan["evidence"])
 

@@ -1,4 +1,4 @@
-"""The page of a region: where SideQuest pays, and where its aux threads cost more than they save."""
+"""Page of a region: where SideQuest pays, and where its aux threads cost more than they save."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from sqsim.experiments.points import read_json
 from sqsim.report.html.figure import Figure, Trace, axis, grid, plain
 from sqsim.report.html.markup import details, escape, missing, paragraph, section, table, value_cell
-from sqsim.report.pages.html_shell import contents, listed, shell
+from sqsim.report.pages.html_shell import contents, html_shell, listed
 from sqsim.report.sections.evidence_list import evidence_list
 from sqsim.scenario.labels import evicted_then_used_note
 
@@ -23,14 +23,14 @@ _WHERE = {
 
 
 def region_page(directory: Path) -> str:
-    """One page of a region's directory. RecordError: it holds no finished region."""
+    """Build the page of a region's directory. RecordError: it holds no finished region."""
     region = read_json(directory, "region.json", SCHEMA)
     opening = section(
         "asked",
         "What was asked",
         paragraph(
             f"Where SideQuest pays for the agents of {region['scenario']['file']}: its main output throughput over that "
-            "of doing nothing, and over that of the best free setting at the same place."
+            "of policy none, and over that of the best free setting at the same load and K."
         ),
     )
     answered = section("answer", "The answer", listed("answer", _sentences(region)))
@@ -39,7 +39,7 @@ def region_page(directory: Path) -> str:
     parts.append(("provenance", "Provenance", _provenance(region)))
     links = contents([("answer", "The answer"), *((ident, title) for ident, title, _ in parts)])
     sections = [section(ident, title, content) for ident, title, content in parts]
-    return shell("Where SideQuest pays", "\n".join([opening, answered, links, *sections]))
+    return html_shell("Where SideQuest pays", "\n".join([opening, answered, links, *sections]))
 
 
 def _with(values: dict[str, Any]) -> str:
@@ -50,7 +50,7 @@ def _with(values: dict[str, Any]) -> str:
 
 
 def _sentences(region: dict[str, Any]) -> list[str]:
-    """One for each rival and set of values: which settings pay from where on, and which never."""
+    """Write a sentence for each rival and set of values: which settings pay, from which load on, and which never."""
     groups: dict[tuple[str, str], dict[str, list[str]]] = {}
     for line in region["crossings"]:
         if line["pays"] == "from":
@@ -80,7 +80,7 @@ def _maps(region: dict[str, Any]) -> str:
             for entry in place["sidequest"]
         )
     ]
-    return grid(figures) if figures else missing("No place has a gain: SideQuest could be run nowhere.")
+    return grid(figures) if figures else missing("No point has a gain: no run of SideQuest succeeded.")
 
 
 def _distinct(region: dict[str, Any]) -> list[dict[str, Any]]:

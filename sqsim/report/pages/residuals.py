@@ -1,4 +1,4 @@
-"""What a calibration left over: every measured step against its prediction, run by run, on a page of its own."""
+"""Page of a calibration's residuals: every measured step against its prediction, run by run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sqsim.report.data.measures import percent, share, written
 from sqsim.report.html.markup import escape, table
 
 _DRAWN = 4000
-"""Steps of a run that are drawn, evenly spread over it; the tables count all."""
+"""Number of steps of a run that are drawn, evenly spread over it; the tables count all."""
 _BINS = 8
 
 
 def residual_page(title: str, residuals: Sequence[Residuals], held_out: Sequence[RunScore]) -> str:
-    """One HTML page that opens without a network."""
+    """Build one HTML page that opens without a network."""
     css = resources.files("sqsim.report").joinpath("templates/page.css").read_text(encoding="utf-8")
     figures = [_over_time(residuals), _over_size(residuals)]
     drawn = "".join(
@@ -28,8 +28,8 @@ def residual_page(title: str, residuals: Sequence[Residuals], held_out: Sequence
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{css}</style></head>'
         f"<body><main><h1>{escape(title)}</h1>"
-        "<p>Measured over predicted time of each step; 1 is a perfect prediction. A trend says that the model's form is wrong "
-        "there, a band of another height that the run had another machine.</p>"
+        "<p>Measured over predicted time of each step; 1 is a perfect prediction. A trend means that the model's form is wrong "
+        "there; a band at another height means that the run used another machine.</p>"
         f"{_runs(held_out)}{_sizes(residuals)}{drawn}</main></body></html>\n"
     )
 
@@ -50,7 +50,7 @@ def _runs(held_out: Sequence[RunScore]) -> str:
 
 
 def _sizes(residuals: Sequence[Residuals]) -> str:
-    """Errors of sums by kind of step and predicted time, in bins of equal counts."""
+    """Tabulate errors of sums by kind of step and predicted time, in bins of equal counts."""
     predicted, measured, prefill = (
         np.concatenate([getattr(each, name) for each in residuals])
         for name in ("predicted_s", "measured_s", "prefill")

@@ -1,4 +1,4 @@
-"""The page of a directory of runs: what is there, and the few numbers that tell one from another."""
+"""Page of a directory of runs: its contents, and the few numbers that tell runs apart."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from sqsim.record.metrics import metrics
 from sqsim.report.data.labels import labels_of, variant_of
 from sqsim.report.data.measures import FAILED, KV_PEAK, OUTPUT_TOK_S, RUN_TIME, TASK_P90, TTFT_P99
 from sqsim.report.html.markup import escape, paragraph, section, table, value_cell, warning
-from sqsim.report.pages.html_shell import contents, listed, shell
+from sqsim.report.pages.html_shell import contents, html_shell, listed
 
 _MEASURES = (OUTPUT_TOK_S, RUN_TIME, TASK_P90, TTFT_P99, KV_PEAK, FAILED)
 _OTHERS = {"study.json": "study", "sweep.json": "sweep", "plan.json": "plan", "region.json": "region"}
 
 
 def runs_below(directory: Path) -> list[Path]:
-    """The records below a directory, by name."""
+    """Find the records below a directory, by name."""
     return sorted(
         Path(place) for place, _, names in os.walk(directory) if "run.json" in names and is_record(place)
     )
 
 
 def index_page(directory: Path) -> str:
-    """One page of all records, studies, sweeps and plans below a directory. RecordError: there is none."""
+    """Build the page of all records, studies, sweeps and plans below a directory. RecordError: there is none."""
     runs = runs_below(directory)
     others = sorted(path for name in _OTHERS for path in directory.rglob(name))
     if not runs and not others:
         raise RecordError(
-            f"{directory}: holds no run, study, sweep or plan; give the --output-dir of one, or a directory above some"
+            f"{directory}: holds no run, study, sweep or plan; give the --output-dir of one, or a directory that contains some"
         )
     troubles: list[str] = []
     rows = [row for path in runs if (row := _row(directory, path, troubles)) is not None]
@@ -53,7 +53,7 @@ def index_page(directory: Path) -> str:
     answered = section("answer", "What is here", paragraph(f"{len(rows)} runs and {len(found)} others."))
     links = contents([("answer", "What is here"), *((ident, title) for ident, title, _ in parts)])
     sections: Sequence[str] = [section(ident, title, content) for ident, title, content in parts]
-    return shell(f"Runs in {directory.name or directory}", "\n".join([answered, links, *sections]))
+    return html_shell(f"Runs in {directory.name or directory}", "\n".join([answered, links, *sections]))
 
 
 def _row(directory: Path, path: Path, troubles: list[str]) -> list[str] | None:

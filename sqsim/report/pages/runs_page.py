@@ -1,4 +1,4 @@
-"""The page: sources in, one self-contained HTML text out."""
+"""Page of runs and studies, as one self-contained HTML text."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import NamedTuple
 from sqsim.errors import InputError
 from sqsim.report.data import published
 from sqsim.report.data.loading import load
-from sqsim.report.data.page_title import asked, only_measured, title
+from sqsim.report.data.page_title import only_measured, questions_of, title
 from sqsim.report.data.palette import Palette
 from sqsim.report.data.sources import Panel, Sources
 from sqsim.report.html.markup import badged, escape, missing, paragraph, section, unbroken, warning
-from sqsim.report.pages.html_shell import contents, listed, shell
+from sqsim.report.pages.html_shell import contents, html_shell, listed
 from sqsim.report.sections.answer import Answer, answer
 from sqsim.report.sections.concurrency import curves
 from sqsim.report.sections.distributions import distributions
 from sqsim.report.sections.evictions import audit
 from sqsim.report.sections.evidence import evidence
 from sqsim.report.sections.failures import failures
-from sqsim.report.sections.glossary import words
+from sqsim.report.sections.glossary import glossary
 from sqsim.report.sections.intervals import IDENT as INTERVALS
 from sqsim.report.sections.intervals import TITLE as INTERVALS_TITLE
 from sqsim.report.sections.intervals import intervals
@@ -38,7 +38,7 @@ MAX_BYTES = 8_000_000
 
 
 class _Detail(NamedTuple):
-    """How finely records are shown: pieces of time in the KV figures, rows of an audit table."""
+    """Level of detail: pieces of time in the KV figures, rows of an audit table."""
 
     pieces: int
     audit_rows: int
@@ -73,18 +73,18 @@ def _panel(panel: Panel, sources: Sources, palette: Palette, said: Sequence[str]
 
 
 def _first_record(sources: Sources) -> int:
-    """The record shown first: one that shows most (in-place evictions by aux threads), else the first."""
+    """Choose the record shown first: one with in-place evictions by aux threads, which shows most, else the first."""
 
     def shows(place: int) -> tuple[bool, bool, bool]:
-        _, point, record = sources.kept[place]
+        _, point, record = sources.records[place]
         evicts = record.evictions.num_rows > 0
         return evicts, record.aux.num_rows > 0, evicts and point.labels.get("after_eviction") == "in_place"
 
-    return max(range(len(sources.kept)), key=shows, default=0)
+    return max(range(len(sources.records)), key=shows, default=0)
 
 
 def _absent(sources: Sources) -> str:
-    """What a full page would show and these sources do not hold, and how to get it."""
+    """List what these sources lack for a full page, and how to get it."""
     lines = []
     nothing = all(point.policy == "none" for panel in sources.panels for point in panel.points)
     if not sources.panel("concurrency"):
@@ -113,7 +113,7 @@ def _absent(sources: Sources) -> str:
                     "sqsim study STUDY.yaml --output-dir DIR",
                 )
             )
-    if any(record.run.get("kind") == "simulated" for *_, record in sources.kept) and not intervals(sources):
+    if any(record.run.get("kind") == "simulated" for *_, record in sources.records) and not intervals(sources):
         lines.append(
             missing(
                 "No run here has error bars: each value is one draw, from one set of step times.",
@@ -127,20 +127,17 @@ def _absent(sources: Sources) -> str:
 def _body(sources: Sources, detail: _Detail) -> str:
     palette = Palette(sources.variants)
     start = _first_record(sources)
-    incomplete = [sources.name(panel, point) for panel, point, record in sources.kept if not record.complete]
+    incomplete = [sources.name(panel, point) for panel, point, record in sources.records if not record.complete]
     found = Answer(None, None, [], {}) if only_measured(sources) else answer(sources.panels)
-    opening = section("asked", "What was asked", *map(paragraph, sources.asked or asked(sources)))
+    opening = section("asked", "What was asked", *map(paragraph, sources.asked or questions_of(sources)))
     answered = section(
         "answer",
         "The answer",
         f'<p class="about">For “{escape(found.about)}”:</p>' if found.about else "",
-        f'<p class="lead">{unbroken(found.lead)}</p>' if found.lead else "",
+        f'<p class="lead">{unbroken(found.first)}</p>' if found.first else "",
         listed("answer", [*summary(sources.measured), *found.lines]),
         paragraph("Accuracy is not predicted here: no outcome model is part of this version."),
-        *(
-            warning(f"{name}: the run was not completed; its numbers are of what it did.")
-            for name in incomplete
-        ),
+        *(warning(f"{name}: the run was not completed; its numbers cover what it did.") for name in incomplete),
         *map(warning, _warned(sources)),
     )
     sections: list[tuple[str, str, str]] = []
@@ -164,22 +161,22 @@ def _body(sources: Sources, detail: _Detail) -> str:
     if absent := _absent(sources):
         sections.append(("absent", "What this page does not show", absent))
     links = contents([("answer", "The answer"), *((ident, title) for ident, title, _ in sections)])
-    return "\n".join([opening, words(), answered, links, *(content for *_, content in sections)])
+    return "\n".join([opening, glossary(), answered, links, *(content for *_, content in sections)])
 
 
 def _warned(sources: Sources) -> list[str]:
-    """The panels' warnings, each with its panel where there are several."""
+    """List the panels' warnings, each with its panel where there are several."""
     several = len(sources.panels) > 1
     found = [(panel.title, text) for panel in sources.panels for text in panel.warnings]
     return [f"{title}: {text}" if several else text for title, text in found]
 
 
 def _page(sources: Sources, detail: _Detail) -> str:
-    return shell(sources.title or title(sources), _body(sources, detail))
+    return html_shell(sources.title or title(sources), _body(sources, detail))
 
 
 def check_name(path: Path) -> None:
-    """Refuse a name that no page can show: an InputError."""
+    """Raise an InputError for a name that no page can show."""
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
@@ -190,11 +187,11 @@ def check_name(path: Path) -> None:
 
 
 def build_page(sources: Sequence[Path]) -> str:
-    """One HTML page of at most 8 MB (UTF-8) from record and study directories; it opens without a network.
+    """Build an HTML page of at most 8 MB (UTF-8) from record and study directories; it opens without a network.
 
-    Records that are many or long are shown more coarsely, with every peak kept, until the page fits.
-    RecordError where a directory holds neither a record nor a study; InputError where nothing is given or
-    nothing makes it fit.
+    Many or long records are shown more coarsely, with every peak kept, until the page fits.
+    RecordError where a directory holds neither a record nor a study; InputError where no source is given, or the page
+    fits at no level of detail.
     """
     if not sources:
         raise InputError("report: no directory given; give the --output-dir of at least one run or study")

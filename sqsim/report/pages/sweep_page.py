@@ -1,4 +1,4 @@
-"""Writes the page of a sweep: its points, and which are best at once in throughput, memory and evictions needed later."""
+"""Page of a sweep: its points, and the Pareto-best in throughput, memory and evictions needed later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sqsim.report.data.measures import (
 from sqsim.report.data.palette import Palette
 from sqsim.report.html.figure import Figure, Trace, axis, plain
 from sqsim.report.html.markup import details, escape, missing, paragraph, section, table, value_cell
-from sqsim.report.pages.html_shell import contents, listed, shell
+from sqsim.report.pages.html_shell import contents, html_shell, listed
 from sqsim.report.sections.evidence_list import evidence_list
 
 SCHEMA = "sqsim-sweep/1"
@@ -34,9 +34,9 @@ Point = dict[str, Any]
 
 
 def sweep_page(directory: Path) -> str:
-    """One page of a sweep's directory. RecordError: it holds no finished sweep."""
+    """Build the page of a sweep's directory. RecordError: it holds no finished sweep."""
     sweep = read_json(directory, "sweep.json", SCHEMA)
-    keys = [key for each in sweep["axes"] for key in each["keys"]]  # in the order in which they were asked for
+    keys = [key for each in sweep["axes"] for key in each["keys"]]  # in the order asked for
     points = [{**point, "values": {key: point["values"][key] for key in keys}} for point in sweep["points"]]
     done = [point for point in points if point["metrics"] is not None]
     best = pareto(done)
@@ -67,11 +67,11 @@ def sweep_page(directory: Path) -> str:
     links = contents([("answer", "The answer"), *((ident, title) for ident, title, _ in parts)])
     sections = [section(ident, title, content) for ident, title, content in parts]
     title = f"Sweep of {sweep['scenario']}: {len(points)} point{'s' if len(points) != 1 else ''}"
-    return shell(title, "\n".join([opening, answered, links, *sections]))
+    return html_shell(title, "\n".join([opening, answered, links, *sections]))
 
 
 def pareto(points: Sequence[Point]) -> list[Point]:
-    """The points that no other is at least as good as in all of: throughput, peak KV usage, evicted then needed."""
+    """Find the Pareto-best points in throughput, peak KV usage and responses evicted then needed."""
 
     def cost(point: Point) -> tuple[float, float, float] | None:
         found = [number(point["metrics"].get(each.key)) for each in (OUTPUT_TOK_S, KV_PEAK, EVICTED_THEN_USED)]
@@ -134,7 +134,7 @@ def _figure(done: Sequence[Point], best: Sequence[Point]) -> str:
     )
     figure = Figure(
         "Main output throughput against peak KV usage",
-        "Up and to the left is better. Large marks are beaten by no other point, evictions needed later counted too.",
+        "Up and to the left is better. No other point beats a large mark, counting evictions needed later too.",
         f"{text}.",
         traces,
         {

@@ -1,1 +1,1 @@
-"""Sections of a page: each turns records that were read into a piece of HTML."""
+"""Sections of a page: each turns loaded records into a piece of HTML."""

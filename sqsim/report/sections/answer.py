@@ -1,12 +1,11 @@
-"""The answer in a few plain sentences, made from the metrics of the first panel that compares variants."""
+"""Answer in a few sentences, from the metrics of the first panel that compares variants."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqsim.report.data import kv_full as fill
-from sqsim.report.data import published
+from sqsim.report.data import kv_full, published
 from sqsim.report.data.measures import (
     AUX_TOKENS,
     COMPLETED,
@@ -33,19 +32,19 @@ from sqsim.report.data.measures import (
 from sqsim.report.data.sources import Panel, Point
 from sqsim.report.sections.evicted_then_used import evicts, needed_later
 from sqsim.report.sections.failures import failing
-from sqsim.report.sections.first_sentence import interest, lead
+from sqsim.report.sections.first_sentence import first_sentence, interest
 from sqsim.report.sections.headline import HEADS, best, elsewhere, headline, where
 from sqsim.report.sections.side_by_side import baseline, comparison_concurrency
 
 _MOST = 6
-"""Sentences in the answer, its lead aside."""
+"""Sentences in the answer after the first."""
 
 WORTH = 0.02
-"""A change of run time below this share counts as no change: a stated rule, not a confidence bound."""
+"""A smaller share of run time counts as no change: a stated rule, not a confidence bound."""
 
 
 def _places(points: Sequence[Point], panel: Panel) -> str:
-    """`from 32 tasks on` where every higher number of tasks belongs to it, else `at 8, 16 and 24 tasks`."""
+    """Write `from 32 tasks on` if every higher concurrency is included, else `at 8, 16 and 24 tasks`."""
     values = sorted({point.concurrency for point in points if point.concurrency is not None})
     if len(values) > 1 and values == panel.concurrencies[-len(values) :]:
         return f"from {counted(values[0], 'task')} on"
@@ -64,7 +63,7 @@ def _cost(point: Point, base: Point | None) -> str | None:
         parts.append(f"their KV reads are {share(reads_aux / reads)} of main's")
     if base is not None:
         feels = [
-            f"main's median {name} goes from {duration(base.metrics.get(m.key))} to {duration(point.metrics.get(m.key))} ({percent(relative)})"
+            f"main's median {name} changes from {duration(base.metrics.get(m.key))} to {duration(point.metrics.get(m.key))} ({percent(relative)})"
             for name, m in (("TTFT", TTFT_P50), ("TPOT", TPOT_P50))
             if (relative := change(point.metrics.get(m.key), base.metrics.get(m.key))) is not None
         ]
@@ -152,7 +151,7 @@ def _single(point: Point) -> list[str]:
     text = f"{point.variant}: {written(m.get(COMPLETED.key))} of {total} completed in {written(m.get(RUN_TIME.key))} s"
     feels = f"task time {duration(m.get(TASK_P50.key))}, TTFT {duration(m.get(TTFT_P50.key))}, TPOT {duration(m.get(TPOT_P50.key))}"
     lines = [f"{text}, {written(m.get(OUTPUT_TOK_S.key))} main output tok/s. Medians: {feels}."]
-    state = fill.is_full(point)
+    state = kv_full.is_full(point)
     if state is not None:
         lines.append(
             f"KV {'fills' if state else 'does not fill'}: its peak is {share(number(m.get(KV_PEAK.key)))} of {written(m.get('kv_capacity_tokens'))} tokens; "
@@ -165,14 +164,14 @@ def _single(point: Point) -> list[str]:
 
 
 def _own(panel: Panel) -> list[str | None]:
-    """All that is said of the panel that the answer is about, the most important first."""
+    """Write all sentences on the panel that is answered, the most important first."""
     if len(panel.points) == 1:
         return list[str | None](_single(panel.points[0]))
     points = panel.at(comparison_concurrency(panel))
     base = baseline(points)
     wanted = best(interest(panel), OUTPUT_TOK_S)
     sidequests = [p for p in interest(panel) if p in points and p.policy == "sidequest"]
-    # The variant that the lead names, where it ran under this load.
+    # The variant of the first sentence, where it ran under this load.
     point = next(
         (p for p in sidequests if wanted and p.variant == wanted.variant), next(iter(sidequests), None)
     )
@@ -185,19 +184,19 @@ def _own(panel: Panel) -> list[str | None]:
 
 
 class Answer(NamedTuple):
-    """What the page answers. `about` names the panel it is of, where there are several; `lead` comes before `lines`.
+    """Answer of the page. `about` names its panel, where there are several; `first` comes before `lines`.
 
-    `left[ident]` are sentences that stand in a panel's own section, as there are more than fit here.
+    `left[ident]` are the sentences that do not fit here and go to a panel's own section.
     """
 
     about: str | None
-    lead: str | None
+    first: str | None
     lines: list[str]
     left: dict[str, list[str]]
 
 
 def _failed(panels: Sequence[Panel], own: Panel) -> list[str]:
-    """What fails in any panel, in one item; the panel that the answer is about needs no title."""
+    """Write the failures of all panels as one item; the panel that is answered needs no title."""
     said: dict[str, list[str]] = {}
     for panel in panels:
         if (text := failing(panel)) is not None:
@@ -207,7 +206,7 @@ def _failed(panels: Sequence[Panel], own: Panel) -> list[str]:
 
 
 def answer(panels: Sequence[Panel]) -> Answer:
-    """One sentence on how many at a time and at most six more, on the first panel that compares variants."""
+    """Answer in one sentence on concurrency and at most six more, on the first panel that compares variants."""
     panel = next(
         (p for kind in ("concurrency", "single") for p in panels if p.kind == kind and len(p.variants) > 1),
         next((p for p in panels if p.points), None),
@@ -228,7 +227,7 @@ def answer(panels: Sequence[Panel]) -> Answer:
         else:
             left[other.ident] = [text]
     left[panel.ident] = said[_MOST:]
-    first = lead(panel)
+    first = first_sentence(panel)
     if not said and first is None:
         first = "The metrics that the answer rests on are not available."
     return Answer(panel.title if len(panels) > 1 else None, first, said[:_MOST], left)

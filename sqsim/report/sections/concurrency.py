@@ -1,12 +1,11 @@
-"""Throughput, task time, KV usage and TTFT against the number of tasks at a time."""
+"""Curves of throughput, task time, KV usage and TTFT over the number of tasks at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from sqsim.report.data import kv_full as fill
-from sqsim.report.data import published
+from sqsim.report.data import kv_full, published
 from sqsim.report.data.measures import (
     COMPLETED,
     FAILED,
@@ -43,7 +42,7 @@ _COLUMNS = (
 
 
 class _Plot:
-    """The choices of one of the four places of the grid."""
+    """Figures to choose from at one of the four places of the grid."""
 
     def __init__(self, label: str, caption: str, measures: Sequence[Measure]) -> None:
         self.label, self.caption, self.measures = label, caption, measures
@@ -62,12 +61,12 @@ _PLOTS = (
     ),
     _Plot(
         "Memory",
-        "The share of the full-attention KV slots in use; the dotted line is where we call it full.",
+        "The share of the full-attention KV slots in use; from the dotted line on KV counts as full.",
         (KV_PEAK, KV_MEAN, RETRACTIONS, RELEASED),
     ),
     _Plot(
         "Main's latency",
-        "Lower is better. Waiting in the queue counts: TTFT climbs once requests are no longer admitted at once.",
+        "Lower is better. Queueing time counts: TTFT climbs once requests have to wait for admission.",
         (TTFT_P50, TTFT_P90, TTFT_P99, TPOT_P50, TPOT_P90),
     ),
 )
@@ -77,12 +76,12 @@ def _hover(point: Point, measure: Measure) -> str:
     value = full(point.metrics.get(measure.key))
     return (
         f"<b>{plain(point.variant)}</b>, {counted(point.concurrency, 'task')} at a time<br>"
-        f"{plain(measure.name)}: {value} {plain(measure.unit)}<br>{fill.why_full(point)}"
+        f"{plain(measure.name)}: {value} {plain(measure.unit)}<br>{kv_full.why_full(point)}"
     )
 
 
 def _ring(points: Sequence[Point], measure: Measure, variant: str, palette: Palette) -> Trace | None:
-    point = next((one for one in points if fill.is_full(one)), None)
+    point = next((one for one in points if kv_full.is_full(one)), None)
     if point is None or number(point.metrics.get(measure.key)) is None:
         return None
     ring = line(
@@ -110,7 +109,7 @@ def _published() -> Trace:
         "x": [x for x, _, _ in points],
         "y": [y for _, y, _ in points],
         "text": [f"published:<br>{who}" for _, _, who in points],
-        # Throughput rises with concurrency, so that no curve runs above and left of a point on or over it.
+        # Throughput rises with concurrency, so no curve passes above and left of a point that lies on or over it.
         "textposition": ["top left", "middle left"],
         "textfont": {"size": 11, "color": published.COLOUR},
         "hovertext": [f"{published.WHERE}<br>{who}: {y:,} tok/s at {x} tasks" for x, y, who in points],
@@ -128,7 +127,7 @@ def _summary(panel: Panel, measure: Measure) -> str:
             continue
         ends = [points[0], points[-1]] if len(points) > 1 else points
         text = ", ".join(f"{written(p.metrics[measure.key])} at {p.concurrency}" for p in ends)
-        full_at = fill.fills_at(panel, variant)
+        full_at = kv_full.fills_at(panel, variant)
         parts.append(
             f"{variant}: {text}" + (f", KV full from {full_at.concurrency}" if full_at else ", KV never full")
         )
@@ -154,7 +153,7 @@ def _figure(panel: Panel, measure: Measure, caption: str, palette: Palette, with
     if measure is KV_PEAK:
         layout["shapes"] = [
             {
-                "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": fill.FULL, "y1": fill.FULL,
+                "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": kv_full.FULL, "y1": kv_full.FULL,
                 "line": {"dash": "dot", "width": 1, "color": "#6b7785"},
             }
         ]  # fmt: skip
@@ -177,7 +176,7 @@ def _table(panel: Panel) -> str:
 
 
 def curves(panel: Panel, palette: Palette, with_published: bool) -> str:
-    """The key, four figures, and every number in them as a table."""
+    """Write the key, four figures, and their numbers as a table."""
     if not panel.concurrencies:
         return ""
     figures = [
@@ -201,8 +200,8 @@ def curves(panel: Panel, palette: Palette, with_published: bool) -> str:
     return "\n".join(
         [
             palette.key(panel.variants),
-            paragraph(filled) if (filled := fill.filling(panel)) is not None else "",
-            f'<p class="rule"><span class="ring" aria-hidden="true"></span> {escape(fill.RULE)} The ring marks that point.</p>',
+            paragraph(filled) if (filled := kv_full.filling(panel)) is not None else "",
+            f'<p class="rule"><span class="ring" aria-hidden="true"></span> {escape(kv_full.RULE)} The ring marks that point.</p>',
             one,
             grid(f'<div class="cell">{figure}</div>' for figure in figures),
             details("All numbers of these curves", _table(panel)),

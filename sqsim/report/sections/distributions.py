@@ -1,4 +1,4 @@
-"""How TTFT, TPOT, task time and peak tokens are distributed: one curve a kept record."""
+"""Distributions of TTFT, TPOT, task time and peak tokens: one curve for each kept record."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from sqsim.report.html.markup import Choice, chooser, missing
 _LEVELS = np.concatenate((np.linspace(0, 0.98, 99), np.array([0.985, 0.99, 0.995, 1.0])))
 
 
-def _ttft(kept: RecordView) -> Numbers:
-    return numbers(kept.turns, "first_token_s") - numbers(kept.turns, "submit_s")
+def _ttft(view: RecordView) -> Numbers:
+    return numbers(view.turns, "first_token_s") - numbers(view.turns, "submit_s")
 
 
-def _tpot(kept: RecordView) -> Numbers:
-    """SPEC.md: (last - first token) / (n - 1); a step of one token has none."""
-    tokens = numbers(kept.turns, "output_tokens")
-    time = numbers(kept.turns, "end_s") - numbers(kept.turns, "first_token_s")
+def _tpot(view: RecordView) -> Numbers:
+    """Time per output token (SPEC.md): (last - first token) / (n - 1); a step of one token has none."""
+    tokens = numbers(view.turns, "output_tokens")
+    time = numbers(view.turns, "end_s") - numbers(view.turns, "first_token_s")
     return np.divide(time, tokens - 1, out=np.full_like(time, np.nan), where=tokens > 1)
 
 
-def _task_time(kept: RecordView) -> Numbers:
-    return numbers(kept.tasks, "end_s") - numbers(kept.tasks, "start_s")
+def _task_time(view: RecordView) -> Numbers:
+    return numbers(view.tasks, "end_s") - numbers(view.tasks, "start_s")
 
 
-def _peak_tokens(kept: RecordView) -> Numbers:
-    return numbers(kept.tasks, "peak_tokens")
+def _peak_tokens(view: RecordView) -> Numbers:
+    return numbers(view.tasks, "peak_tokens")
 
 
 class _Quantity(NamedTuple):
@@ -55,14 +55,14 @@ def _figure(quantity: _Quantity, panel: Panel, points: list[Point], palette: Pal
     traces: list[Trace] = []
     summary = []
     for point in points:
-        assert point.kept is not None
-        values = quantity.of(point.kept)
+        assert point.record is not None
+        values = quantity.of(point.record)
         values = values[np.isfinite(values)]
         name = panel.name(point)
         if not len(values):
             summary.append(f"{name}: not available")
             continue
-        # Values that occurred, not values between them.
+        # Only values that occurred, no interpolation.
         quantiles = np.quantile(values, _LEVELS, method="inverted_cdf")
         hover = f"<b>{plain(name)}</b><br>%{{y}} % of {len(values):,} {quantity.what}: at most %{{x:,.4~g}}"
         x = rounded(quantiles)
@@ -75,7 +75,7 @@ def _figure(quantity: _Quantity, panel: Panel, points: list[Point], palette: Pal
             f"{name}: median {written(middle)}, p90 {written(high)}, largest {written(float(values.max()))}"
         )
     spread = [v for trace in traces for v in trace["x"] if v]
-    # Waiting times span decades; a linear axis would show the longest alone.
+    # Waiting times span decades; a linear axis would show only the longest.
     scale = (
         {"type": "log", "dtick": 1, "minor": {"dtick": "D1", "ticks": "outside"}}
         if spread and min(spread) > 0 and max(spread) / min(spread) > 50
@@ -89,18 +89,18 @@ def _figure(quantity: _Quantity, panel: Panel, points: list[Point], palette: Pal
 
 
 def distributions(sources: Sources, palette: Palette) -> str:
-    """Four figures for each load that has kept records."""
+    """Draw four figures for each load that has kept records."""
     choices = []
     for panel in sources.panels:
-        for concurrency in dict.fromkeys(point.concurrency for point in panel.kept):
-            points = [point for point in panel.kept if point.concurrency == concurrency]
+        for concurrency in dict.fromkeys(point.concurrency for point in panel.recorded):
+            points = [point for point in panel.recorded if point.concurrency == concurrency]
             where = "the load as given" if concurrency is None else f"{counted(concurrency, 'task')} at a time"
             figures = grid(_figure(quantity, panel, points, palette).html() for quantity in _QUANTITIES)
             key = palette.key(dict.fromkeys(point.variant for point in points))
             choices.append(Choice(f"{panel.title}, {where}", key + figures))
     if not choices:
         return missing(
-            "No source keeps a full record; the percentiles in the tables above are all there is.",
+            "No source keeps a full record; only the percentiles in the tables above are known.",
             "sqsim report RECORD_DIRECTORY... -o page.html",
         )
     lead = "<p>Read a curve at 50 % for the median, and follow it to the right for the slowest. A curve further left is better.</p>"

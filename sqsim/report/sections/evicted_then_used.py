@@ -1,7 +1,7 @@
-"""Tells how much of what a variant evicted was needed later.
+"""Share of a variant's evicted responses that was needed later.
 
-Trajectories are held fixed, so that a wrong eviction costs nothing in a run: a careless policy looks fast for free.
-No throughput is shown as the best without these numbers beside it.
+Trajectories are held fixed, so a wrong eviction costs nothing in a run: a careless policy looks fast for free.
+No throughput is shown as the best without these numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RULE = f"at most {100 * CAREFUL:g} % of what it evicts is needed later"
 
 
 def share_needed_later(point: Point) -> float | None:
-    """The share of evicted responses that were needed later; 0 where nothing is evicted, None where it is not known."""
+    """Compute the share of evicted responses needed later; 0 where nothing is evicted, None where unknown."""
     evicted, needed = (number(point.metrics.get(m.key)) for m in (EVICTIONS, EVICTED_THEN_USED))
     if evicted == 0 or point.policy == "none":
         return 0.0
@@ -24,7 +24,7 @@ def share_needed_later(point: Point) -> float | None:
 
 
 def is_careful(point: Point) -> bool:
-    """Whether the rule holds; a variant of which it is not known is not careful."""
+    """Whether the variant is careful by the rule; an unknown share is not careful."""
     part = share_needed_later(point)
     return part is not None and part <= CAREFUL
 
@@ -35,7 +35,7 @@ def evicts(point: Point) -> bool:
 
 
 def needed_later(point: Point) -> str:
-    """`2,615 of its 7,795 evicted responses (33.5 %) were needed later`."""
+    """State `2,615 of its 7,795 evicted responses (33.5 %) were needed later`."""
     if share_needed_later(point) is None:
         return "how many of its evicted responses were needed later is not available"
     needed, evicted = (point.metrics.get(m.key) for m in (EVICTED_THEN_USED, EVICTIONS))

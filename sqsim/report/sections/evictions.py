@@ -1,4 +1,4 @@
-"""The audit: what was evicted, when, why, and whether it was needed later."""
+"""Audit of evictions: each response, its time and reason, and whether it was needed later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAD = (
 
 
 def reason(by: str) -> str:
-    """`evictions.by` in words: an aux thread by its index in the task, a policy's rule by its name."""
+    """Put `evictions.by` in words: an aux thread by its index in the task, a policy's rule by its name."""
     if by.startswith("aux:"):
         return f"aux thread {by.removeprefix('aux:')}"
     return "named earlier, had to wait" if by == "waited" else by
@@ -38,8 +38,8 @@ def _order(row: Row) -> tuple[Any, ...]:
     return (not row["used_later"], row["time_s"], row["task"], row["cursor"])
 
 
-def _audit(kept: RecordView, name: str, cap: int, ident: str) -> str:
-    rows = sorted(kept.evictions.to_pylist(), key=_order)
+def _audit(view: RecordView, name: str, cap: int, ident: str) -> str:
+    rows = sorted(view.evictions.to_pylist(), key=_order)
     if not rows:
         return missing(f"{name}: nothing was evicted in this run.")
     wrong = [row for row in rows if row["used_later"]]
@@ -52,9 +52,9 @@ def _audit(kept: RecordView, name: str, cap: int, ident: str) -> str:
     )
     shown = rows[:cap]
     capped = (
-        f"The table holds {written(len(shown))} of them: those needed later first, then by time; the record's evictions.parquet holds all."
+        f"The table lists {written(len(shown))} of them: those needed later first, then by time; the record's evictions.parquet holds all."
         if len(shown) < len(rows)
-        else "The table holds all of them: those needed later first, then by time."
+        else "The table lists all of them: those needed later first, then by time."
     )
     rows_shown = counted(len(shown), "row")
     controls = (
@@ -68,13 +68,13 @@ def _audit(kept: RecordView, name: str, cap: int, ident: str) -> str:
 
 
 def audit(sources: Sources, start: int, cap: int) -> str:
-    """One table a kept record, of at most `cap` rows; records that evicted nothing are named in a sentence."""
-    kept = sources.kept
-    if not kept:
+    """Write a table of at most `cap` rows for each kept record, and name the records that evicted nothing."""
+    records = sources.records
+    if not records:
         return missing("No source keeps a full record.", "sqsim report RECORD_DIRECTORY... -o page.html")
     choices: list[Choice] = []
     chosen, quiet = 0, list[str]()
-    for place, (panel, point, record) in enumerate(kept):
+    for place, (panel, point, record) in enumerate(records):
         name = sources.name(panel, point)
         if not record.evictions.num_rows:
             quiet.append(sources.short(panel, point))

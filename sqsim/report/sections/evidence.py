@@ -1,4 +1,4 @@
-"""On what evidence the page rests: cost profile, KV capacity, traces and their references."""
+"""Evidence of the page: cost profile, KV capacity, traces and their references."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from sqsim.report.sections.ranges import by_term
 Run = dict[str, Any]
 
 RECORDINGS = 33
-"""In tests/data/sglang-schedules, which a test holds this number against."""
+"""Number of schedules in tests/data/sglang-schedules; a test compares the two."""
 
 SCHEDULER = (
-    f"SGLang 0.5.23's rules, held against {RECORDINGS} recorded schedules without a difference (sqsim lockstep)"
+    f"SGLang 0.5.23's rules, compared with {RECORDINGS} recorded schedules: no difference (sqsim lockstep)"
 )
 SESSION_RUNS = 48
-"""Contended runs with sessions in reports/conformance, which a test holds this number against."""
+"""Number of contended runs with sessions in reports/conformance; a test compares the two."""
 SESSIONS = (
-    f"our plugin's rules, not stock SGLang's; held against {SESSION_RUNS} contended runs of the plugin without a "
+    f"our plugin's rules, not stock SGLang's; compared with {SESSION_RUNS} contended runs of the plugin: no "
     "difference (CPU, tiny models; reports/conformance); on a GPU assumed"
 )
 
@@ -65,7 +65,7 @@ def _in_place(run: Run) -> str:
     cost = (run.get("kernel_costs") or {}).get("in_place")
     if cost is None:
         return "nothing is evicted in place"
-    takes = f"{cost['fixed_s'] * 1e6:.3g} us and {cost['per_token_s'] * 1e9:.3g} ns a token behind it"
+    takes = f"{cost['fixed_s'] * 1e6:.3g} us and {cost['per_token_s'] * 1e9:.3g} ns for each token after it"
     return f"{takes}, {badged(cost['evidence'])}: {escape(cost['source'])}"
 
 
@@ -74,7 +74,7 @@ def _traces(run: Run) -> str:
 
 
 def _trace(one: Any) -> str:
-    """A trace by its file's name, then what identifies its content, then where it lay."""
+    """Name a trace by its file's name, its content's digest, and its path."""
     known = one if isinstance(one, dict) else {"path": one}
     path = str(known.get("path", "not available"))
     name = PurePosixPath(path).name
@@ -112,33 +112,33 @@ _FACTS: tuple[tuple[str, Callable[[Run], str]], ...] = (
     ("KV capacity", _capacity),
     ("An eviction in place", _in_place),
     ("Traces", _traces),
-    ("References (when a response is used last)", _references),
+    ("References (the last use of each response)", _references),
 )
 
 
-def _rows(kept: list[RecordView]) -> list[list[str]]:
+def _rows(records: list[RecordView]) -> list[list[str]]:
     rows = []
     for name, fact in _FACTS:
         values: dict[str, int] = {}
-        for record in kept:
+        for record in records:
             text = fact(record.run)
             values[text] = values.get(text, 0) + 1
         cells = [
             f"{text} ({counted(count, 'run')})" if len(values) > 1 else text for text, count in values.items()
         ]
         rows.append([escape(name), "<br>".join(cells)])
-    if any("out_of_range" in record.run for record in kept):
+    if any("out_of_range" in record.run for record in records):
         extrapolated = '<a href="#provenance">ranges</a>'
-        rows.append(["Steps beyond what was measured", f"{escape(by_term(kept))} ({extrapolated})"])
+        rows.append(["Steps beyond the measured ranges", f"{escape(by_term(records))} ({extrapolated})"])
     return rows
 
 
 def _decisions(sources: Sources) -> str | None:
-    """How good SideQuest's decisions are taken to be; a record may say that its own are not assumed."""
+    """State the assumed quality of SideQuest's decisions; a record may state that its own are not assumed."""
     found: dict[str, dict[str, set[float]]] = {}
     held = {"policy.recall", "policy.false_rate"}
     for point in (point for panel in sources.panels for point in panel.points if point.policy == "sidequest"):
-        known = point.kept is not None and not held & set(point.kept.run.get("assumed") or ())
+        known = point.record is not None and not held & set(point.record.run.get("assumed") or ())
         kinds = found.setdefault("calibrated" if known else "assumed", {})
         for label, name in (("recall", "recall"), ("false_rate", "false rate")):
             if (value := number(point.labels.get(label))) is not None:
@@ -153,7 +153,7 @@ def _decisions(sources: Sources) -> str | None:
 
 
 def _model_rows(sources: Sources) -> list[list[str]]:
-    """What the simulator itself rests on, for what is shown."""
+    """List the evidence for those parts of the simulator that the page uses."""
     points = [point for panel in sources.panels for point in panel.points]
     simulated = [point for point in points if point.metrics.get("simulated", True)]
     rows = []
@@ -167,19 +167,19 @@ def _model_rows(sources: Sources) -> list[list[str]]:
 
 
 def evidence(sources: Sources) -> str:
-    """The section: facts of the kept records, evidence a panel declares, and what the marks mean."""
-    kept = [record for _, _, record in sources.kept]
-    rows = [*(_rows(kept) if kept else []), *_model_rows(sources)]
-    facts = table(["", "in the kept runs" if kept else ""], rows, "What the runs rest on", "data keys")
-    if not kept:
+    """Write the section: facts of the kept records, evidence that panels declare, and the meaning of the marks."""
+    records = [record for _, _, record in sources.records]
+    rows = [*(_rows(records) if records else []), *_model_rows(sources)]
+    facts = table(["", "in the kept runs" if records else ""], rows, "Evidence of the runs", "data keys")
+    if not records:
         facts += missing(
-            "No source keeps a full record, so profile, capacity and traces are known only as far as the panels say them.",
+            "No source keeps a full record, so profile, capacity and traces are known only where the panels state them.",
             "sqsim run SCENARIO --output-dir DIR",
         )
-    synthesised = any("synthesised" in (record.run.get("references") or {}) for record in kept)
+    synthesised = any("synthesised" in (record.run.get("references") or {}) for record in records)
     warn = (
-        f'<p class="warning"><strong>Note.</strong> References are {badge("synthesised")}: when a response is used last was drawn from a '
-        "declared mixture, not recorded. Which responses are stale, and so every result of a policy that depends on it, rests on that.</p>"
+        f'<p class="warning"><strong>Note.</strong> References are {badge("synthesised")}: the last use of each response was drawn from '
+        "a declared mixture, not recorded. Which responses are stale depends on that, and so does every result of a policy that evicts them.</p>"
         if synthesised
         else ""
     )

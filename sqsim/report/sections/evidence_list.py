@@ -1,4 +1,4 @@
-"""On what the runs of a sweep, a plan or a region rest: a list with its marks."""
+"""Evidence of the runs of a sweep, a plan or a region, as a list with marks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqsim.report.html.markup import badged, missing
 
 
 def evidence_list(evidence: Sequence[dict[str, Any]]) -> str:
-    """What those runs' points say of themselves, each thing once."""
+    """List the evidence that the points state, each item once."""
     lines = evidence_lines(evidence)
     if not lines:
         return missing("Nothing ran.")

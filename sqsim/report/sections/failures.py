@@ -1,4 +1,4 @@
-"""Failed tasks in one sentence a panel: how many, where, at which limit, and what to do about it."""
+"""Failed tasks in one sentence for each panel: their number, runs and limit, and the remedy."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _FIXES = {
     "turn_limit": "Raise max_turns.",
 }
 _LISTED = 3
-"""Kinds of failure that are listed run by run; of more, the range is said."""
+"""Most kinds of failure that are listed run by run; for more, the sentence gives a range."""
 
 
 def _limit(reason: str, panel: Panel) -> str:
-    """`context_limit (131,072 tokens)`, where the kept runs agree on the limit."""
+    """Write `context_limit (131,072 tokens)` where the kept runs agree on the limit."""
     if reason == "context_limit":
         known = {run.get("context_length") for run in panel.runs}
         noun = "token"
@@ -48,9 +48,11 @@ def _why(point: Point, panel: Panel) -> str:
 
 
 def _tasks(point: Point) -> str:
-    """`14 of 88 tasks fail`; a run with sub-agents says that they count."""
+    """Write `14 of 88 tasks fail`, noting where sub-agents count."""
     failed, total = point.metrics.get(FAILED.key), point.metrics.get("tasks_total")
-    with_children = point.kept is not None and point.kept.tasks["parent"].null_count < point.kept.tasks.num_rows
+    with_children = (
+        point.record is not None and point.record.tasks["parent"].null_count < point.record.tasks.num_rows
+    )
     children = " (sub-agents included)" if with_children else ""
     fail = "fails" if failed == 1 else "fail"
     return f"{written(failed)} of {counted(total, 'task')}{children} {fail}"
@@ -78,8 +80,8 @@ def _where_and_why(panel: Panel) -> str | None:
         kinds.setdefault((*numbers, _why(point, panel)), []).append(point)
     if len(kinds) == 1 and len(bad) == len(panel.points):
         points = next(iter(kinds.values()))
-        # Only kept records tell sub-agents from root tasks.
-        best = next((point for point in points if point.kept is not None), points[0])
+        # Only kept records distinguish sub-agents from root tasks.
+        best = next((point for point in points if point.record is not None), points[0])
         every = " in every run of this panel" if len(bad) > 1 else ""
         return f"{_tasks(best)}{every}: {_why(best, panel)}."
     if len(kinds) <= _LISTED:
@@ -97,7 +99,7 @@ def _where_and_why(panel: Panel) -> str | None:
 
 
 def failing(panel: Panel) -> str | None:
-    """How many tasks of a panel fail, where, why, and what to do; None where none does."""
+    """State how many tasks of a panel fail, where, why, and the remedy; None where none fails."""
     text = _where_and_why(panel)
     if text is None:
         return None
@@ -106,7 +108,7 @@ def failing(panel: Panel) -> str | None:
 
 
 def failures(panel: Panel) -> str:
-    """The same as a warning, with what failed tasks do to the numbers; empty without any."""
+    """Write the same as a warning, with the effect of failed tasks on the numbers; empty where none fails."""
     text = failing(panel)
     if text is None:
         return ""

@@ -1,10 +1,10 @@
-"""The first sentence of the answer: how many at a time, without evicting anything and with the policy of interest."""
+"""First sentence of the answer: best throughput and its concurrency, without eviction and with the policy of interest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqsim.report.data import kv_full as fill
+from sqsim.report.data import kv_full
 from sqsim.report.data.measures import OUTPUT_TOK_S, counted, written
 from sqsim.report.data.sources import Panel, Point
 from sqsim.report.sections.evicted_then_used import is_careful
@@ -12,7 +12,7 @@ from sqsim.report.sections.headline import best
 
 
 def interest(panel: Panel) -> list[Point]:
-    """The points of the policy that the page is about: SideQuest in place (the paper's semantics), else what evicts."""
+    """Find the policy of interest: SideQuest in place (the paper's semantics), else one that evicts."""
     sidequest = [point for point in panel.points if point.policy == "sidequest"]
     in_place = [point for point in sidequest if point.labels.get("after_eviction") == "in_place"]
     others = [point for point in panel.points if point.policy != "none" and not point.is_oracle]
@@ -21,11 +21,11 @@ def interest(panel: Panel) -> list[Point]:
 
 
 def _memory(panel: Panel, point: Point) -> str:
-    """`, KV full at 48`: where the point's variant fills the cache first."""
-    if all(fill.is_full(one) is None for one in panel.of(point.variant)):
+    """Write `, KV full at 48`: the lowest concurrency at which the point's variant fills the cache."""
+    if all(kv_full.is_full(one) is None for one in panel.of(point.variant)):
         return ""
     several = len(panel.concurrencies) > 1
-    at = fill.fills_at(panel, point.variant)
+    at = kv_full.fills_at(panel, point.variant)
     if not several:
         return ", KV full" if at is not None else ", KV not full"
     if at is None:
@@ -33,7 +33,7 @@ def _memory(panel: Panel, point: Point) -> str:
     return f", KV full at {at.concurrency}"
 
 
-def _reached(panel: Panel, point: Point, words: bool) -> str:
+def _rate(panel: Panel, point: Point, words: bool) -> str:
     rate = f"{written(point.metrics[OUTPUT_TOK_S.key])}{' tok/s' if words else ''}"
     several = len(panel.concurrencies) > 1 and point.concurrency is not None
     tasks = f"{counted(point.concurrency, 'task')} at a time" if words else str(point.concurrency)
@@ -45,14 +45,12 @@ def _opening(panel: Panel) -> str:
         return "Best throughput"
     loads: Sequence[int] = panel.concurrencies
     return (
-        f"Throughput at {counted(loads[0], 'task')} at a time"
-        if loads
-        else "Throughput under the load as given"
+        f"Throughput at {counted(loads[0], 'task')} at a time" if loads else "Throughput under the given load"
     )
 
 
-def lead(panel: Panel) -> str | None:
-    """`Best throughput without evicting anything: 908 tok/s at 36 tasks at a time, KV full at 48; with X: ...`.
+def first_sentence(panel: Panel) -> str | None:
+    """Write `Best throughput without evicting anything: 908 tok/s at 36 tasks at a time, KV full at 48; with X: ...`.
 
     None where no throughput is known.
     """
@@ -63,7 +61,7 @@ def lead(panel: Panel) -> str | None:
     parts = []
     if base is not None:
         which = f" ({base.variant})" if len({point.variant for point in nones}) > 1 else ""
-        parts.append(f" without evicting anything{which}: {_reached(panel, base, words=True)}")
+        parts.append(f" without evicting anything{which}: {_rate(panel, base, words=True)}")
     if other is not None:
-        parts.append(f" with {other.variant}: {_reached(panel, other, words=base is None)}")
+        parts.append(f" with {other.variant}: {_rate(panel, other, words=base is None)}")
     return f"{_opening(panel)}{';'.join(parts)}."

@@ -1,4 +1,4 @@
-"""Names the fastest variant and what it evicted and needed later: the head of the answer."""
+"""Headline of the answer: the fastest variant, and how much it evicted and needed later."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from sqsim.report.sections.evicted_then_used import RULE, evicts, is_careful, ne
 from sqsim.report.sections.side_by_side import baseline
 
 HEADS = ("Highest throughput:", "Highest of the careful")
-"""How the sentences of `headline` begin."""
+"""Beginnings of the sentences of `headline`."""
 
 
 def best(points: Sequence[Point], measure: Measure) -> Point | None:
-    """The point with the highest value; None where no point has one."""
+    """Find the point with the highest value; None where no point has one."""
     known = [point for point in points if number(point.metrics.get(measure.key)) is not None]
     return max(known, key=lambda point: number(point.metrics[measure.key]) or 0.0, default=None)
 
 
 def where(point: Point) -> str:
-    """` at 48 tasks`, or nothing where the load is given otherwise."""
+    """Write ` at 48 tasks`, or nothing where the load is not a concurrency."""
     return "" if point.concurrency is None else f" at {counted(point.concurrency, 'task')}"
 
 
@@ -30,7 +30,7 @@ def _rate(point: Point, panel: Panel, unit: str = "") -> str:
 
 
 def _against(point: Point, base: Point | None, panel: Panel) -> str:
-    """How a point compares with the best of the baseline."""
+    """Compare a point with the best of the baseline."""
     if base is None:
         return ""
     if point.variant == base.variant:
@@ -44,7 +44,7 @@ def _against(point: Point, base: Point | None, panel: Panel) -> str:
 
 
 def _leaders(panel: Panel) -> tuple[Point | None, Point | None]:
-    """The fastest point that a server can run and, where that one is careless, the fastest careful one."""
+    """Find the fastest point that a server can run and, if that one is careless, the fastest careful one."""
     real = [point for point in panel.points if not point.is_oracle]
     top = best(real, OUTPUT_TOK_S)
     if top is None or is_careful(top):
@@ -53,9 +53,9 @@ def _leaders(panel: Panel) -> tuple[Point | None, Point | None]:
 
 
 def headline(panel: Panel, base: Point | None) -> list[str]:
-    """Name the fastest variant and what it evicted and needed later.
+    """Name the fastest variant and how much it evicted and needed later.
 
-    Where that is much, the fastest careful variant follows; last, what the oracle reaches.
+    If that is much, the fastest careful variant follows; the oracle's throughput comes last.
     """
     top, careful = _leaders(panel)
     if top is None:
@@ -84,7 +84,7 @@ def headline(panel: Panel, base: Point | None) -> list[str]:
 
 
 def elsewhere(panel: Panel) -> str | None:
-    """Write a sentence or two on a further panel, which stand without its title: the fastest, and what it needed later."""
+    """Write a sentence or two on a further panel, without its title: its fastest variant and the evictions needed later."""
     top, careful = _leaders(panel)
     if top is None:
         return None

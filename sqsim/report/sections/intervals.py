@@ -1,4 +1,4 @@
-"""How sure the numbers are: the intervals of runs that were made with `sqsim run --bands`."""
+"""Intervals of runs that were made with `sqsim run --bands`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from sqsim.report.html.markup import badged, escape, table, value_cell
 IDENT, TITLE = "intervals", "How sure are these numbers?"
 
 _HELD = (
-    "Of so many runs under profiles and seeds that might as well be true, the middle 90 %. The two standard deviations say "
-    "how much of that is the cost profile's and how much is chance. Not in it: what a scenario states or assumes, the "
-    "scheduler, and steps beyond the measured ranges."
+    "Each interval holds the middle 90 % of runs under other seeds and under profiles sampled from the stated uncertainty. "
+    "The two standard deviations state how much of the spread comes from the cost profile and how much from chance. The "
+    "interval does not cover values that the scenario fixes or assumes, the scheduler, or steps beyond the measured ranges."
 )
 
 
 def intervals(sources: Sources) -> str:
-    """A table for each record that has bands; nothing where none has."""
+    """Write a table for each record that has intervals; nothing where none has."""
     found = [
         (sources.short(panel, point), bands)
-        for panel, point, record in sources.kept
+        for panel, point, record in sources.records
         if (bands := read_intervals(record.path)) is not None
     ]
     if not found:
@@ -37,7 +37,7 @@ def _run(name: str, bands: Intervals) -> str:
             values = (band.value, band.low, band.high, band.parameter_sd, band.sampling_sd)
             rows.append([escape(measure.title), *map(value_cell, values)])
     doubts = "".join(f"<li>{escape(term)}: {badged(what)}</li>" for term, what in bands.doubts.items())
-    drawn = ", ".join(bands.sampled) or "nothing: another seed changes nothing"
+    drawn = ", ".join(bands.sampled) or "nothing: another seed gives the same run"
     return (
         table(head, rows, f"90 % intervals: {name}", "data")
         + f"<p>Drawn of the profile:</p><ul>{doubts or '<li>nothing</li>'}</ul><p>Drawn by chance: {escape(drawn)}.</p>"

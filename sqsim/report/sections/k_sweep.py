@@ -1,4 +1,4 @@
-"""The K sweep: what rarer decisions cost and save."""
+"""Figures over K: costs and savings of rarer decisions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _MEASURES = (PEAK_TOKENS, READS_MAIN, OUTPUT_TOK_S, AUX_TOKENS, AUX_LATE, EVICTE
 _LEVELLED = (PEAK_TOKENS, READS_MAIN, OUTPUT_TOK_S)
 _CAPTIONS = {
     PEAK_TOKENS: "Lower is better. Rarer decisions leave stale responses resident for longer.",
-    READS_MAIN: "Lower is better. What every decoded token reads; follows the resident tokens.",
+    READS_MAIN: "Lower is better. Tokens of KV that each decoded token reads; follows the resident tokens.",
     OUTPUT_TOK_S: "Higher is better. Main's output alone: aux tokens are not counted as work done.",
     AUX_TOKENS: "The price: halving K about doubles it.",
-    AUX_LATE: "Threads that had not finished at the next boundary; their slot is skipped.",
+    AUX_LATE: "Threads that had not finished at the next boundary; the next thread is skipped.",
     EVICTED_THEN_USED: "Wrong evictions: a later step referred to the response.",
 }
 
@@ -65,7 +65,7 @@ def _figure(measure: Measure, series: Sequence[Series], shown: Sequence[Level], 
 
 
 def k_sweep(panel: Panel, others: Sequence[Panel], palette: Palette) -> str:
-    """Six small figures over K, and their numbers."""
+    """Draw six small figures over K, and list their numbers."""
     series = swept(panel)
     if not series:
         return missing(
@@ -76,9 +76,9 @@ def k_sweep(panel: Panel, others: Sequence[Panel], palette: Palette) -> str:
     shown = [one for one in (base, oracle) if one is not None]
     lines = " and ".join(one.point.variant for one in shown)
     note = (
-        f"Level lines, which know no K: {lines}{source(panel, *shown)}."
+        f"Level lines, which do not depend on K: {lines}{source(panel, *shown)}."
         if shown
-        else "No run without eviction is at hand to compare with."
+        else "There is no run without eviction to compare with."
     )
     names = [*(one.name for one in series), *(one.point.variant for one in shown)]
     return "".join(

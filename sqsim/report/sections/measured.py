@@ -1,4 +1,4 @@
-"""Measured against simulated: what `sqsim.comparison` found, as a section of the page. Nothing is computed here."""
+"""Section that compares simulated with measured runs, from `sqsim.comparison`. Nothing is computed here."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def held_against_measured(sources: Sources) -> list[Measured]:
 
     InputError: the recorded schedule beside a real record is malformed.
     """
-    kept = [record for _, _, record in sources.kept]
-    if len({record.run.get("kind") == "real" for record in kept}) < 2:
+    records = [record for _, _, record in sources.records]
+    if len({record.run.get("kind") == "real" for record in records}) < 2:
         return []
-    names = [record.path.name or str(record.path) for record in kept]
+    names = [record.path.name or str(record.path) for record in records]
     alike = {name for name in names if names.count(name) > 1}
     return pair(
         [
@@ -52,28 +52,28 @@ def held_against_measured(sources: Sources) -> list[Measured]:
                 read_record(record.path, allow_incomplete=True),
                 record.path,
             )
-            for name, record in zip(names, kept, strict=True)
+            for name, record in zip(names, records, strict=True)
         ]
     )
 
 
 def summary(found: Sequence[Measured]) -> list[str]:
-    """What the answer says of it: the verdicts of a single pair, else one line a pair."""
+    """Summarise for the answer: the verdicts of a single pair, else one line for each pair."""
     if len(found) == 1:
         return list(map(_signed, verdicts(found[0])))
     return [_signed(f"{each.what} ({_names(each)}): {verdicts(each)[2]}") for each in found]
 
 
 def measured(found: Sequence[Measured]) -> str:
-    """The section, one part a pair."""
+    """Write the section, one part for each pair."""
     lead = paragraph(
         "The same scenario on a real server and simulated, turn by turn and in time. Every error is that of the simulation, with its sign, "
-        "in percent of what was measured."
+        "in percent of the measured value."
     )
     if not all(account.same for each in found for account in each.accounting):
         lead += paragraph(
-            "Where requests compete, the cache holds what their order left there, so that real runs of one scenario differ among themselves "
-            "too: only uncontended runs have to account for the same tokens."
+            "Where requests compete, their order decides what the cache holds, so real runs of one scenario differ from each other "
+            "too: only uncontended runs must account for the same tokens."
         )
     return section(IDENT, TITLE, lead, *(_part(each, said=len(found) == 1) for each in found))
 
@@ -83,12 +83,12 @@ def _names(each: Measured) -> str:
 
 
 def _signed(text: str) -> str:
-    """With a minus sign before a number instead of a hyphen."""
+    """Write a minus sign before a number instead of a hyphen."""
     return re.sub(r"(?<![\w.])-(?=\d)", "−", text)
 
 
 def _part(each: Measured, said: bool) -> str:
-    """One pair; `said`: the answer has its verdicts already."""
+    """Write one pair; `said`: the answer already states its verdicts."""
     says = "" if said else "".join(f"<li>{_verdict(line)}</li>" for line in verdicts(each))
     runs = (
         f'<p class="about">{badge("measured")} {counted(len(each.real), "run")}: {escape(", ".join(each.real))}. '

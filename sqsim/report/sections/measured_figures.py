@@ -1,4 +1,4 @@
-"""Measured against simulated as pictures: KV usage over time, and errors by KV pressure."""
+"""Figures of measured against simulated: KV usage over time, and errors by KV pressure."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _APART = 0.18  # between the times of one bin, in bins
 
 
 def usage_over_seconds(found: KvUsage) -> Figure:
-    """The curves in seconds since each run's first arrival."""
+    """Draw the curves in seconds since each run's first arrival."""
     return _usage(
         found,
         "KV usage over time",
         "time since the start of the run (s)",
         [curve.run_time_s for curve in found.curves],
         found.mean.absolute,
-        "over seconds; a run that has ended uses nothing",
+        "over seconds; a finished run uses nothing",
     )
 
 
 def usage_over_the_run(found: KvUsage) -> Figure:
-    """The curves over the share of each run that has passed: their shape, whatever their speed."""
+    """Draw the curves over the elapsed share of each run, which compares their shapes at any speed."""
     return _usage(
         found,
         "KV usage over the run",
-        "share of the run that has passed (%)",
+        "elapsed share of the run (%)",
         [100.0] * len(found.curves),
         found.mean.normalised,
         "over normalised time",
@@ -79,7 +79,7 @@ def _curve(curve: Curve, length: float) -> Trace:
 
 
 def errors_by_pressure(bins: Sequence[Bin]) -> Figure:
-    """Median and quartiles of each time's error, bin by bin."""
+    """Draw the median and quartiles of each time's error, bin by bin."""
     traces = [
         _errors(bins, key, name, symbol, colour, _APART * (place - 1))
         for place, (key, name, symbol, colour) in enumerate(_TIMES)

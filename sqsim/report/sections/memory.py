@@ -1,4 +1,4 @@
-"""KV over time by owner, one figure a kept record."""
+"""Figures of KV over time by owner, one for each kept record."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _OWNERS = {
 }
 
 
-def _traces(kept: RecordView) -> list[Trace]:
-    # A row's state stands at its end and is drawn back to the end of the row before it (vh).
-    times = rounded(kept.times, 7)
+def _traces(view: RecordView) -> list[Trace]:
+    # A row holds the state at its end, drawn back to the end of the row before it (vh).
+    times = rounded(view.times, 7)
     traces: list[Trace] = []
     for key, owner in _OWNERS.items():
-        if key in ("kv_idle_sessions", "kv_aux") and not kept.owners[key].any():
+        if key in ("kv_idle_sessions", "kv_aux") and not view.owners[key].any():
             continue
         trace: Trace = {
             "type": "scatter", "mode": "lines", "name": owner.name, "stackgroup": "kv", "x": times,
-            "y": rounded(kept.owners[key], 9),
+            "y": rounded(view.owners[key], 9),
             "line": {"width": 0.4, "color": "#9aa5b1" if key == "kv_free" else owner.colour, "shape": "vh"},
             "fillcolor": owner.colour,
             "hovertemplate": "%{y:,} tokens",
         }  # fmt: skip
         if owner.pattern:
-            # The pattern stands on the owner's colour.
+            # The pattern is drawn on the owner's colour.
             trace["fillpattern"] = {
                 "shape": owner.pattern,
                 "fgcolor": "#ffffff",
@@ -53,13 +53,13 @@ def _traces(kept: RecordView) -> list[Trace]:
                 "solidity": 0.25,
             }
         traces.append(trace)
-    if kept.pressure:
-        capacity = sum(float(values[0]) for values in kept.owners.values())
+    if view.pressure:
+        capacity = sum(float(values[0]) for values in view.owners.values())
         traces.append(
             {
                 "type": "scatter", "mode": "markers", "name": "retractions or releases",
-                "x": rounded([p.time_s for p in kept.pressure]), "y": [round(capacity * 1.03)] * len(kept.pressure),
-                "text": [f"retracted {p.retracted}, sessions released {p.released}" for p in kept.pressure],
+                "x": rounded([p.time_s for p in view.pressure]), "y": [round(capacity * 1.03)] * len(view.pressure),
+                "text": [f"retracted {p.retracted}, sessions released {p.released}" for p in view.pressure],
                 "hovertemplate": "%{text}",
                 "marker": {"symbol": "triangle-down", "size": 8, "color": "#1d2733"},
             }
@@ -67,26 +67,26 @@ def _traces(kept: RecordView) -> list[Trace]:
     return traces
 
 
-def _figure(kept: RecordView, name: str) -> str:
-    held = kept.owners["kv_running"] + kept.owners["kv_idle_sessions"] + kept.owners["kv_aux"]
-    capacity = sum(float(values[0]) for values in kept.owners.values())
+def _figure(view: RecordView, name: str) -> str:
+    held = view.owners["kv_running"] + view.owners["kv_idle_sessions"] + view.owners["kv_aux"]
+    capacity = sum(float(values[0]) for values in view.owners.values())
     top = int(np.argmax(held))
     shares = ", ".join(
-        f"{owner.name} {written(float(np.max(kept.owners[key])) / capacity)}" for key, owner in _OWNERS.items()
+        f"{owner.name} {written(float(np.max(view.owners[key])) / capacity)}" for key, owner in _OWNERS.items()
     )
     summary = (
         f"{name}: capacity {written(round(capacity))} tokens; most in use {written(int(held[top]))} "
-        f"at {written(float(kept.times[top]))} s. Largest share of capacity: {shares}. "
-        f"Moments with retractions or releases: {len(kept.pressure)}."
+        f"at {written(float(view.times[top]))} s. Largest share of capacity: {shares}. "
+        f"Moments with retractions or releases: {len(view.pressure)}."
     )
     thinned = (
-        f" Drawn from {len(kept.times):,} of {kept.engine_rows:,} engine rows; each moment's peak and trough are kept."
-        if len(kept.times) < kept.engine_rows
+        f" Drawn from {len(view.times):,} of {view.engine_rows:,} engine rows; each moment's peak and trough are kept."
+        if len(view.times) < view.engine_rows
         else ""
     )
     caption = (
-        "The dark bands cannot be taken back without cost; the sandy one is cache that the server may reclaim at any time. "
-        + ("Triangles on top mark retracted requests or released sessions." if kept.pressure else "")
+        "Reclaiming the dark bands has a cost; the sandy one is cache that the server may reclaim at any time. "
+        + ("Triangles at the top mark retracted requests or released sessions." if view.pressure else "")
         + thinned
     )
     layout = {
@@ -96,25 +96,25 @@ def _figure(kept: RecordView, name: str) -> str:
         "showlegend": True,
         "legend": {"traceorder": "normal"},
     }
-    return Figure("KV over time, by owner", caption, summary, _traces(kept), layout, height=400).html()
+    return Figure("KV over time, by owner", caption, summary, _traces(view), layout, height=400).html()
 
 
 def over_time(sources: Sources, start: int) -> str:
-    """The stacked figure of each kept record; `start` is the one shown first."""
+    """Draw the stacked figure of each kept record; `start` is the one shown first."""
     choices = []
-    for panel, point, kept in sources.kept:
+    for panel, point, view in sources.records:
         name = sources.name(panel, point)
         content = (
-            _figure(kept, name)
-            if len(kept.times)
-            else missing(f"{name}: the engine table of this record has no row, so nothing was served.")
+            _figure(view, name)
+            if len(view.times)
+            else missing(f"{name}: the engine table of this record is empty: nothing was served.")
         )
         choices.append(Choice(name, content))
     if not choices:
         return missing("No source keeps a full record.", "sqsim report RECORD_DIRECTORY... -o page.html")
     lead = (
         "<p>"
-        + escape("Who holds the full-attention KV slots at each moment. The bands add up to the capacity.")
+        + escape("The owners of the full-attention KV slots at each moment. The bands add up to the capacity.")
         + "</p>"
     )
     return lead + chooser("kv-record", "Run shown", choices, min(start, len(choices) - 1))

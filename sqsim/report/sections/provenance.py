@@ -1,4 +1,4 @@
-"""Where every number comes from: scenario, versions, traces, profile, ranges left, assumptions, commands."""
+"""Origin of every number: scenario, versions, traces, profile, ranges left, assumptions, commands."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def _text(value: Any) -> str:
 
 
 def _runs(sources: Sources) -> str:
-    kept = sources.kept
+    records = sources.records
     # The ranges left have a table of their own.
     runs = {
         sources.short(panel, point): dict(flat({k: v for k, v in record.run.items() if k != "out_of_range"}))
-        for panel, point, record in kept
+        for panel, point, record in records
     }
     keys = list(dict.fromkeys(key for run in runs.values() for key in run))
     first = next(iter(runs.values()))
@@ -54,7 +54,7 @@ def _runs(sources: Sources) -> str:
 
 def _assumed(sources: Sources) -> str:
     found: dict[str, set[str]] = {}
-    for _, _, record in sources.kept:
+    for _, _, record in sources.records:
         values = dict(flat(record.run.get("scenario") or {}))
         for name in record.run.get("assumed") or []:
             found.setdefault(str(name), set()).add(json.dumps(values.get(str(name))))
@@ -64,7 +64,7 @@ def _assumed(sources: Sources) -> str:
         f"<li><code>{escape(name)}</code> = {escape(', '.join(sorted(values)))} {badge('assumed')}</li>"
         for name, values in sorted(found.items())
     )
-    return f"<p>Values that no record has calibrated yet:</p><ul>{items}</ul>"
+    return f"<p>Values that no record calibrates:</p><ul>{items}</ul>"
 
 
 def _commands(sources: Sources) -> str:
@@ -84,10 +84,10 @@ def _meanings() -> str:
 
 
 def provenance(sources: Sources) -> str:
-    """Everything of run.json, once where it is common, and the commands."""
+    """Write all of run.json, common values once, and the commands."""
     body = (
         _runs(sources)
-        if sources.kept
+        if sources.records
         else missing("No source keeps a full record, so no scenario can be shown.")
     )
     return _assumed(sources) + ranges(sources) + body + _meanings() + _commands(sources)

@@ -1,4 +1,4 @@
-"""The recall sweep: how good decisions must be for the published reductions, and what no decision can reach."""
+"""Figures over recall: the decisions needed for the published reductions, and reductions beyond any decision."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sqsim.report.sections.sweeps import Level, Series, levels, numbers_table, s
 
 
 def crossing(points: Sequence[tuple[float, float]], target: float) -> float | None:
-    """Where a piecewise linear curve first reaches `target`, along x; None where it never does."""
+    """Find the x at which a piecewise linear curve first reaches `target`; None where it never does."""
     for (x0, y0), (x1, y1) in pairwise(points):
         if y0 == target:
             return x0
@@ -52,8 +52,8 @@ def _at(points: Sequence[tuple[float, float]], x: float) -> float | None:
     return float(np.interp(x, [x for x, _ in points], [y for _, y in points]))
 
 
-def _reached(one: Series, base: Point) -> tuple[list[str], list[float]]:
-    """Which recall gives the published reductions of peak tokens, and the reductions that none gives."""
+def _recall_needed(one: Series, base: Point) -> tuple[list[str], list[float]]:
+    """State the recall that gives the published reductions of peak tokens, and the reductions that none gives."""
     peaks, reads = (_changes(one.points, base, measure) for measure in (PEAK_TOKENS, READS_MAIN))
     if not peaks:
         return [f"{one.name}: peak tokens are not available."], []
@@ -79,7 +79,7 @@ def _reached(one: Series, base: Point) -> tuple[list[str], list[float]]:
 
 
 def _why(base: Point, oracle: Level, missed: Sequence[float]) -> str | None:
-    """What the oracle says about reductions that were not reached."""
+    """Explain, by the oracle, the reductions that were not reached."""
     peak, reads = (_change(oracle.point, base, measure) for measure in (PEAK_TOKENS, READS_MAIN))
     if peak is None or not missed:
         return None
@@ -93,7 +93,7 @@ def _why(base: Point, oracle: Level, missed: Sequence[float]) -> str | None:
     if len(beyond) == len(missed):
         return f"Why not? {text}: with {references} the rest of the context is not stale; freeing more evicts what is needed later."
     rest = f" {' and '.join(map(percent, beyond))} is beyond it." if beyond else ""
-    return f"Why not? {text}: what the sweep misses up to there is evicted late or not at all.{rest}"
+    return f"Why not? {text}: the sweep misses it because responses are evicted late or not at all.{rest}"
 
 
 def _figure(
@@ -152,7 +152,7 @@ def _caption(known: published.Published | None, curves: Sequence[Sequence[tuple[
 
 
 def _band(low: float, high: float, change: str) -> dict[str, Any]:
-    """What the paper prints, as a band behind the curves (%)."""
+    """Draw the paper's range as a band behind the curves (%)."""
     return {
         "shapes": [
             {
@@ -171,7 +171,7 @@ def _band(low: float, high: float, change: str) -> dict[str, Any]:
 
 
 def recall_sweep(panel: Panel, others: Sequence[Panel], palette: Palette) -> str:
-    """Peak tokens and KV reads over the recall of the decision model, with the published ranges and the oracle's level."""
+    """Draw peak tokens and KV reads over the recall of the decision model, with the published ranges and the oracle's level."""
     series = swept(panel)
     if not series:
         return missing(
@@ -187,7 +187,7 @@ def recall_sweep(panel: Panel, others: Sequence[Panel], palette: Palette) -> str
     lines, missed = list[str](), list[float]()
     shown_beside = published.applies(panel)
     for one in series if shown_beside else ():
-        own, not_reached = _reached(one, base)
+        own, not_reached = _recall_needed(one, base)
         lines += own
         missed += not_reached
     if oracle is not None and (why := _why(base, oracle, missed)) is not None:

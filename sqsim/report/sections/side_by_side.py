@@ -1,4 +1,4 @@
-"""Policies side by side under one load: a picture of the changes, and the numbers with their differences."""
+"""Policies side by side under one load: a figure of the changes, and the numbers with their differences."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from sqsim.record.definitions import DEFINITIONS
-from sqsim.report.data import kv_full as fill
-from sqsim.report.data import published
+from sqsim.report.data import kv_full, published
 from sqsim.report.data.measures import (
     COMPLETED,
     EVICTED_THEN_USED,
@@ -52,7 +51,7 @@ _EDGE = 150  # %; a queue that grows a hundredfold must not hide every other cha
 
 
 def baseline(points: Sequence[Point]) -> Point | None:
-    """What others are compared with: `none` with the cache that servers run today, else any `none`."""
+    """Choose the baseline: `none` with the cache that servers run today, else any `none`."""
     nones = [point for point in points if point.policy == "none"]
     return next(
         (point for point in nones if point.labels.get("cache", "radix") == "radix"), nones[0] if nones else None
@@ -60,16 +59,16 @@ def baseline(points: Sequence[Point]) -> Point | None:
 
 
 def comparison_concurrency(panel: Panel) -> int | None:
-    """Where policies are compared first: where the baseline fills its KV cache, else 24 as in the paper, else the highest."""
+    """Choose the concurrency shown first: where the baseline fills its KV cache, else 24 as in the paper, else the highest."""
     base = baseline(panel.points)
-    if base is not None and (point := fill.fills_at(panel, base.variant)) is not None:
+    if base is not None and (point := kv_full.fills_at(panel, base.variant)) is not None:
         return point.concurrency
     values = panel.concurrencies
     return 24 if 24 in values else values[-1] if values else None
 
 
 def _bands(shown: Sequence[Measure]) -> list[Trace]:
-    """The paper's own changes, one band a row."""
+    """Draw the paper's own changes, a band for each row."""
     known = [(row, published.PUBLISHED[m.key]) for row, m in enumerate(shown) if m.key in published.PUBLISHED]
     return [
         {
@@ -84,7 +83,7 @@ def _bands(shown: Sequence[Measure]) -> list[Trace]:
 
 
 def _dots(point: Point, base: Point, shown: Sequence[Measure], offset: float, palette: Palette) -> Trace:
-    """One variant's changes, a row a measure; what is beyond the edge stands on it as an arrow head."""
+    """Draw a variant's changes, a row for each measure; an arrow head at the edge is a value beyond it."""
     look = palette.look(point.variant)
     changes = [change(point.metrics.get(m.key), base.metrics.get(m.key)) for m in shown]
     return {
@@ -114,7 +113,7 @@ def _picture(points: Sequence[Point], base: Point, palette: Palette, with_publis
     if not others or not shown:
         return None
     traces = _bands(shown) if with_published else []
-    # Variants of one row stand below each other, so that equal values stay visible.
+    # Variants of one row are drawn below each other, so that equal values stay visible.
     step = min(0.15, 0.7 / len(others))
     for place, point in enumerate(others):
         traces.append(_dots(point, base, shown, step * (place - (len(others) - 1) / 2), palette))
@@ -143,7 +142,7 @@ def _picture(points: Sequence[Point], base: Point, palette: Palette, with_publis
     )
     caption = f"Right of zero is more, left is less than {base.variant}. Throughput is better on the right, everything else on the left."
     if any("triangle-right" in trace["marker"]["symbol"] for trace in traces):
-        caption += f" An arrow head at the right edge stands for more than +{_EDGE} %."
+        caption += f" An arrow head at the right edge means more than +{_EDGE} %."
     if with_published:
         caption += " Purple: what the paper prints for SideQuest, each rate at its own best concurrency."
     title = f"Change against {base.variant}"
@@ -209,9 +208,7 @@ def _comparison(
     base = baseline(points)
     parts = []
     if base is None and len(points) > 1:
-        parts.append(
-            missing("No run with policy none under this load, so there is nothing to take differences from.")
-        )
+        parts.append(missing("No run with policy none under this load, so no differences can be computed."))
     if base is not None and (figure := _picture(points, base, palette, with_published)) is not None:
         parts += [palette.key([p.variant for p in points if p is not base]), figure.html()]
     title = f"{panel.title}: values"
@@ -223,7 +220,7 @@ def _comparison(
 
 
 def compare(panel: Panel, palette: Palette, with_published: bool, opened: bool) -> str:
-    """The comparison at each number of tasks at a time, one of them shown; `opened` shows its table at once."""
+    """Compare at each concurrency, one of them shown; `opened` shows its table at once."""
     where: list[int | None] = [*panel.concurrencies]
     if any(point.concurrency is None for point in panel.points):
         where.append(None)

@@ -1,4 +1,4 @@
-"""What the K sweep and the recall sweep share: their series, the runs they are held against, their table."""
+"""Series, level lines and table of the K sweep and the recall sweep."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _COLUMNS = (
 
 
 class Series(NamedTuple):
-    """One variant's points in ascending order of what is swept."""
+    """Points of one variant in ascending order of the swept label."""
 
     name: str
     points: list[Point]
 
 
 def swept(panel: Panel) -> list[Series]:
-    """The points that carry the swept label, one series a variant, in ascending order."""
+    """List the points with the swept label in ascending order, a series for each variant."""
     key = panel.swept
     groups: dict[str, list[Point]] = {}
     for point in panel.points:
@@ -51,7 +51,7 @@ def swept(panel: Panel) -> list[Series]:
 
 
 class Level(NamedTuple):
-    """A run that does not take part in a sweep and is drawn beside it as a level line."""
+    """Run outside the sweep, drawn as a level line."""
 
     point: Point
     panel: Panel
@@ -77,28 +77,28 @@ def _level(
 
 
 def _work(point: Point) -> tuple[Value, ...]:
-    """What a run served, and where. Trajectories are held fixed, so that main's output identifies the tasks."""
+    """Identify the work of a run and its system. Trajectories are held fixed, so main's output identifies the tasks."""
     keys = ("kv_capacity_tokens", "tasks_total", "tasks_failed", "output_tokens")
     return (point.concurrency, *(point.metrics.get(key) for key in keys))
 
 
 def levels(panel: Panel, others: Sequence[Panel]) -> tuple[Level | None, Level | None]:
-    """The run without eviction and the oracle's, from the panel itself or from another one.
+    """Find the run without eviction and the oracle's, in the panel itself or in another one.
 
-    Another panel's runs serve only where they are the same work on the same system: of the same study, under the
-    same load and capacity, with as many tasks that have as much output.
+    Another panel's runs are used only if they are the same work on the same system: the same study, load and capacity,
+    and the same number of tasks with the same output.
     """
     return _level(panel, others, baseline), _level(panel, others, _first_oracle)
 
 
 def source(panel: Panel, *shown: Level | None) -> str:
-    """Where level lines come from, if not from the panel itself."""
+    """Name the panel of the level lines, if it is another one."""
     titles = dict.fromkeys(one.panel.title for one in shown if one is not None and one.panel is not panel)
     return "".join(f" (from “{title}”: same study, tasks, load and capacity)" for title in titles)
 
 
 def numbers_table(panel: Panel, series: Sequence[Series], shown: Sequence[Level | None]) -> str:
-    """Every number of a sweep, with the level runs first; changes are against the first of them."""
+    """Tabulate every number of a sweep, the level runs first; changes are relative to the first of them."""
     base = shown[0].point if shown and shown[0] is not None else None
     fixed = [one.point for one in shown if one is not None]
 

@@ -1,4 +1,4 @@
-"""A few tasks' time lines: main steps, tool waits, aux threads and evictions of the same tasks in every kept run."""
+"""Time lines of a few tasks: main steps, tool waits, aux threads and evictions, for the same tasks in every kept run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 class _Phase(NamedTuple):
-    """A piece of a main step between two columns of the turns table."""
+    """Phase of a main step, between two columns of the turns table."""
 
     name: str
     start: str
@@ -38,7 +38,7 @@ _PHASES = (
 )
 _AUX_COLOURS = {"applied": "#c1502e", "late": "#e59a7f", "cancelled": "#f0c9ba", "malformed": "#8c2d19"}
 _USER, _USER_COLOUR = "waits for the user", "#b5d3c0"
-_SHORTEST_S = 1e-6  # below it a gap is rounding
+_SHORTEST_S = 1e-6  # a smaller gap is rounding
 _TASKS = 4
 
 
@@ -47,8 +47,8 @@ class _Chosen(NamedTuple):
     why: str
 
 
-def _most(kept: RecordView, table: str) -> str | None:
-    rows = getattr(kept, table)
+def _most(view: RecordView, table: str) -> str | None:
+    rows = getattr(view, table)
     if not rows.num_rows:
         return None
     counts = rows.group_by("task").aggregate([("task", "count")])
@@ -56,17 +56,17 @@ def _most(kept: RecordView, table: str) -> str | None:
     return str(best["task"][0].as_py())
 
 
-def choose_tasks(kept: RecordView) -> list[_Chosen]:
-    """At most four tasks that show different things; the quartiles fill up where one task is several of them."""
-    if not kept.tasks.num_rows:
+def choose_tasks(view: RecordView) -> list[_Chosen]:
+    """Choose at most four tasks that show different things; quartiles fill up where one task is chosen twice."""
+    if not view.tasks.num_rows:
         return []
-    length = numbers(kept.tasks, "end_s") - numbers(kept.tasks, "start_s")
+    length = numbers(view.tasks, "end_s") - numbers(view.tasks, "start_s")
     order = np.argsort(length, kind="stable")
-    names = kept.tasks["task"].to_pylist()
-    retracted = kept.turns.filter(pc.greater(kept.turns["retractions"], 0))
+    names = view.tasks["task"].to_pylist()
+    retracted = view.turns.filter(pc.greater(view.turns["retractions"], 0))
     wanted = [
         (names[int(order[len(order) // 2])], "median time"),
-        (_most(kept, "evictions"), "most evictions"),
+        (_most(view, "evictions"), "most evictions"),
         (str(retracted["task"][0].as_py()) if retracted.num_rows else None, "was retracted"),
         (names[int(order[-1])], "longest"),
         (names[int(order[len(order) // 4])], "lower quartile of time"),
@@ -84,20 +84,20 @@ def _short(task: str) -> str:
 
 
 class _Lanes:
-    """The lanes of one figure, and the bars on them."""
+    """Lanes of one figure, and the bars on them."""
 
-    def __init__(self, kept: RecordView, tasks: list[_Chosen]) -> None:
-        self.kept = kept
-        present = set(kept.tasks["task"].to_pylist())
+    def __init__(self, view: RecordView, tasks: list[_Chosen]) -> None:
+        self.view = view
+        present = set(view.tasks["task"].to_pylist())
         self.tasks = [chosen for chosen in tasks if chosen.task in present]
         labels = {chosen.task: f"{place + 1}. {_short(chosen.task)}" for place, chosen in enumerate(self.tasks)}
         self.main = {task: f"{plain(label)}" for task, label in labels.items()}
         self.aux = {task: f"aux of {place + 1}" for place, task in enumerate(labels)}
-        starts = dict(zip(kept.tasks["task"].to_pylist(), kept.tasks["start_s"].to_pylist(), strict=True))
+        starts = dict(zip(view.tasks["task"].to_pylist(), view.tasks["start_s"].to_pylist(), strict=True))
         self.start = {task: float(starts[task]) for task in labels}
 
     def rows(self, table: str) -> list[Row]:
-        rows = getattr(self.kept, table)
+        rows = getattr(self.view, table)
         return list(
             rows.filter(
                 pc.is_in(rows["task"], value_set=pa.array(list(self.start), type=pa.string()))
@@ -107,7 +107,7 @@ class _Lanes:
     def bar(
         self, name: str, colour: str, pattern: str, bars: list[tuple[str, str, float, float, str]]
     ) -> Trace:
-        """One kind of bar: (task, lane, start, end, hover) each; times in the run's seconds."""
+        """Draw one kind of bar: (task, lane, start, end, hover) each; times in the run's seconds."""
         return {
             "type": "bar", "orientation": "h", "name": name,
             "y": [lane for _, lane, *_ in bars],
@@ -128,7 +128,7 @@ def _turn_hover(row: Row, phase: _Phase, start: float, end: float) -> str:
 
 
 def _user_waits(lanes: _Lanes, turns: list[Row]) -> list[tuple[str, str, float, float, str]]:
-    """Gaps between what a step waited for and the next step: a user who reads and writes."""
+    """Draw gaps between the end of a step's waits and the next step: a user who reads and writes."""
     bars = []
     turns = sorted(turns, key=lambda row: (row["task"], row["turn"]))
     for row, following in pairwise(turns):
@@ -187,10 +187,10 @@ def _traces(lanes: _Lanes) -> list[Trace]:
     return traces
 
 
-def _figure(kept: RecordView, tasks: list[_Chosen], name: str) -> str:
-    lanes = _Lanes(kept, tasks)
+def _figure(view: RecordView, tasks: list[_Chosen], name: str) -> str:
+    lanes = _Lanes(view, tasks)
     if not lanes.tasks:
-        return missing(f"{name}: none of the tasks shown for the other runs is in this one.")
+        return missing(f"{name}: this run has none of the tasks shown for the other runs.")
     with_aux = {row["task"] for row in lanes.rows("aux")}
     order = [
         lane
@@ -198,7 +198,7 @@ def _figure(kept: RecordView, tasks: list[_Chosen], name: str) -> str:
         for lane in [lanes.main[chosen.task], *([lanes.aux[chosen.task]] if chosen.task in with_aux else [])]
     ]
     traces = _traces(lanes)
-    ends = [end for end in numbers(kept.tasks, "end_s") if math.isfinite(end)]
+    ends = [end for end in numbers(view.tasks, "end_s") if math.isfinite(end)]
     layout = {
         "xaxis": axis("time since the task's own arrival (s)", rangemode="tozero"),
         "yaxis": axis(
@@ -229,15 +229,15 @@ def _figure(kept: RecordView, tasks: list[_Chosen], name: str) -> str:
 
 
 def timelines(sources: Sources, start: int) -> str:
-    """The same few tasks in each kept record; they are chosen in the record shown first."""
-    kept = sources.kept
-    if not kept:
+    """Draw the same few tasks in each kept record; they are chosen in the record shown first."""
+    records = sources.records
+    if not records:
         return missing("No source keeps a full record.", "sqsim report RECORD_DIRECTORY... -o page.html")
     choices, chosen_in = [], dict[str, list[_Chosen]]()
-    first_panel, _, first = kept[min(start, len(kept) - 1)]
+    first_panel, _, first = records[min(start, len(records) - 1)]
     chosen_in[first_panel.ident] = choose_tasks(first)
-    for panel, point, record in kept:
-        # Panels may stand on other traces: each chooses once, so that a task can be followed from run to run.
+    for panel, point, record in records:
+        # Panels may use other traces: each chooses once, so that a task can be followed from run to run.
         tasks = chosen_in.setdefault(panel.ident, choose_tasks(record))
         name = sources.name(panel, point)
         choices.append(Choice(name, _figure(record, tasks, name)))

@@ -56,23 +56,23 @@ def test_the_number_of_runs_with_sessions_is_that_of_the_repository():
 
 def test_evidence_names_scheduler_sessions_profile_and_decisions(study):
     text = shown(build_page([study / "records" / "sidequest-in_place"]))
-    assert "held against 33 recorded schedules without a difference (sqsim lockstep)" in text
-    assert "our plugin's rules, not stock SGLang's; held against 48 contended runs of the plugin" in text
+    assert "compared with 33 recorded schedules: no difference (sqsim lockstep)" in text
+    assert "our plugin's rules, not stock SGLang's; compared with 48 contended runs of the plugin" in text
     assert "Why this profile its terms are measured on the H100" in text
     assert "Decision quality (recall, false rate) assumed : recall 0.85; false rate 0.02" in text
 
 
 def test_evidence_of_stock_caching_says_nothing_of_sessions_or_decisions(study):
     text = shown(build_page([study / "records" / "none-radix"]))
-    assert "held against 33" in text
-    assert "our plugin's design" not in text
+    assert "compared with 33" in text
+    assert "our plugin's rules" not in text
     assert "Decision quality" not in text
 
 
 def test_answer_is_a_lead_and_at_most_six_sentences_and_loses_none(study):
     panels = load([study], 50).panels
     found = answer(panels)
-    assert found.lead is not None
+    assert found.first is not None
     assert len(found.lines) <= 6
     text = shown(build_page([study]))
     for line in (*found.lines, *(line for lines in found.left.values() for line in lines)):

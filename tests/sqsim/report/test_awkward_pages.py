@@ -166,7 +166,7 @@ def test_runs_that_evicted_nothing_or_did_nothing_are_named(tmp_path, study):
     idle = fixtures.make_record(tasks=0)
     idle.engine = idle.engine.slice(0, 0)
     write_record(idle, tmp_path / "idle")
-    assert "the engine table of this record has no row" in pages.text(build_page([tmp_path / "idle"]))
+    assert "the engine table of this record is empty" in pages.text(build_page([tmp_path / "idle"]))
 
 
 def test_failed_tasks_are_named_with_their_reason(tmp_path):
@@ -213,7 +213,7 @@ def test_traces_are_named_by_file_then_content_then_place(tmp_path):
     trace = {"path": "../../out/demo/tasks.jsonl.zst", "sha256": "a021a055fd4719c2"}
     write_record(fixtures.make_record(traces=[trace]), tmp_path / "run")
     shown = re.sub(r"\s+", " ", pages.text(build_page([tmp_path / "run"])))
-    assert "24 tasks of tasks.jsonl.zst fare" in shown
+    assert "24 tasks of tasks.jsonl.zst run on" in shown
     assert "tasks.jsonl.zst sha256 a021a055fd47 … ../../out/demo/tasks.jsonl.zst" in shown.replace("…", " …")
 
 
@@ -225,7 +225,7 @@ def test_repeated_points_are_shown_and_lost_records_are_said(tmp_path):
 
     shown = pages.text(built(tmp_path, change))
     assert "none / radix (run 49)" in shown
-    assert "records/gone is named and cannot be shown" in shown
+    assert "records/gone cannot be shown" in shown
 
 
 def test_incomplete_run_is_said(tmp_path):
@@ -244,7 +244,7 @@ def test_audit_is_capped_aloud_and_keeps_what_was_needed_later(tmp_path):
     used = [row[-1]["values"][0] for row in rows]
     wrong = sum(value > 0 for value in record.evictions["used_later"].to_pylist())
     assert sum(value > 0 for value in used) == min(wrong, len(rows))
-    assert f"The table holds {len(rows)} of them" in pages.text(page)
+    assert f"The table lists {len(rows)} of them" in pages.text(page)
 
 
 def test_page_grows_coarser_before_it_grows_too_large(study, monkeypatch):

@@ -107,7 +107,10 @@ def test_the_answer_is_the_verdict_and_names_no_winner_among_repeats(page):
     assert "Timing, simulated against measured: run time −9.1 %" in answer
     assert "KV usage: mean" in answer
     assert "Highest throughput" not in text
-    assert "How far is the simulation of none / radix, tiny-llama on cpu from what was measured" in text
+    assert (
+        "How far is the simulation of none / radix, tiny-llama on cpu from the measurement on a real server"
+        in text
+    )
     assert "simulated: values" in text, "measured and simulated runs are panels apart"
 
 

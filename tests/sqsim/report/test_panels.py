@@ -72,9 +72,9 @@ def test_records_that_share_no_conditions_stand_in_panels_of_their_own(tmp_path,
     assert [panel.variants for panel in sources.panels] == [["none / radix"], ["sidequest / in_place"]]
     assert len({panel.title for panel in sources.panels}) == 2, "each is named by what it is"
     text = shown(build_page(paths))
-    assert "goes from" not in text
+    assert "changes from" not in text
     assert "change against" not in text
-    assert "runs of different panels say nothing about each other" in text
+    assert "runs of different panels cannot be compared" in text
 
 
 def test_panels_are_named_by_their_conditions():
@@ -253,11 +253,13 @@ def test_level_lines_come_from_the_same_study_and_the_same_tasks_only(tmp_path):
     """The K sweep is held against a run of another panel, and never against one with other output."""
     study = fixtures.study_json()
     study["panels"] = [study["panels"][0], study["panels"][2]]
-    assert "Level lines, which know no K" in shown(build_page([fixtures.write_study(tmp_path / "a", study)]))
+    assert "Level lines, which do not depend on K" in shown(
+        build_page([fixtures.write_study(tmp_path / "a", study)])
+    )
     other = json.loads(json.dumps(study))
     for point in other["panels"][0]["points"]:
         point["metrics"]["output_tokens"] += 1
-    assert "No run without eviction is at hand" in shown(
+    assert "There is no run without eviction" in shown(
         build_page([fixtures.write_study(tmp_path / "b", other)])
     )
 
@@ -267,4 +269,6 @@ def test_two_studies_that_ask_the_same_lose_no_record(tmp_path):
     sources = load(paths, 20)
     titles = [panel.title for panel in sources.panels]
     assert len(set(titles)) == len(titles)
-    assert len({sources.short(panel, point) for panel, point, _ in sources.kept}) == len(sources.kept) == 12
+    assert (
+        len({sources.short(panel, point) for panel, point, _ in sources.records}) == len(sources.records) == 12
+    )
