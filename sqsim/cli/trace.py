@@ -33,6 +33,12 @@ def import_command(
     timing: Annotated[
         str, typer.Option(help="synthesise tool latencies that are not recorded, or none.")
     ] = "synthesise",
+    tokens: Annotated[
+        str,
+        typer.Option(
+            help="recorded, model (texts are counted again as o200k cuts them), or scale=X (all times X)."
+        ),
+    ] = "recorded",
     seed: Annotated[int, typer.Option(min=0, help="For what is synthesised.")] = 0,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a file that cannot be read, instead of leaving it out.")
@@ -42,7 +48,15 @@ def import_command(
 ) -> None:
     """Turn recorded runs of another format into sqtrace/1, and say what they carry."""
     check_free(output, overwrite)
-    report = import_files(paths, format=format_, references=references, timing=timing, seed=seed, strict=strict)
+    report = import_files(
+        paths,
+        format=format_,
+        references=references,
+        timing=timing,
+        tokens=tokens,
+        seed=seed,
+        strict=strict,
+    )
     number = write_tasks(output, report.tasks)
     if as_json:
         print_json(
