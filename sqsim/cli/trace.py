@@ -1,4 +1,4 @@
-"""`sqsim trace`: import, export, synth, stats, validate."""
+"""`sqsim trace`: import, export, anonymise, synth, stats, validate."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from sqsim.cli.output import Json, Overwrite, print_json, print_pairs, print_rows
 from sqsim.errors import InputError
+from sqsim.trace.anonymise import anonymised
 from sqsim.trace.export import export_mooncake
 from sqsim.trace.files import check_free
 from sqsim.trace.importing import import_files
@@ -16,7 +17,9 @@ from sqsim.trace.statistics import statistics
 from sqsim.trace.store import read_tasks, write_tasks
 from sqsim.trace.synthesis import synthesise
 
-app = typer.Typer(help="Recorded agent runs: import, export, synth, stats, validate.", no_args_is_help=True)
+app = typer.Typer(
+    help="Recorded agent runs: import, export, anonymise, synth, stats, validate.", no_args_is_help=True
+)
 
 Output = Annotated[Path, typer.Option("-o", "--output", help="The file to write; .zst at the end compresses.")]
 File = Annotated[Path, typer.Argument(help="An sqtrace file, or any file that `import` reads.")]
@@ -103,6 +106,14 @@ def export_command(
         print_rows(
             "", ["what the format cannot say", "times"], [[text, times] for text, times in written.lost.items()]
         )
+
+
+@app.command("anonymise")
+def anonymise_command(file: File, output: Output, overwrite: Overwrite = False) -> None:
+    """Write a trace without texts and names: structure, token counts, times and references stay."""
+    check_free(output, overwrite)
+    number = write_tasks(output, anonymised(read_tasks(file)))
+    print_pairs("", [("tasks", number), ("written to", str(output))])
 
 
 @app.command("synth")
