@@ -1,4 +1,4 @@
-"""`sqsim trace`: import, export, synth, stats, validate."""
+"""`sqsim trace`: import, export, anonymise, synth, stats, validate."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from sqsim.cli.output import Json, Overwrite, print_json, print_pairs, print_rows
 from sqsim.errors import InputError
+from sqsim.trace.anonymise import anonymised
 from sqsim.trace.export import export_mooncake
 from sqsim.trace.files import check_free
 from sqsim.trace.importing import import_files
@@ -16,7 +17,9 @@ from sqsim.trace.statistics import statistics
 from sqsim.trace.store import read_tasks, write_tasks
 from sqsim.trace.synthesis import synthesise
 
-app = typer.Typer(help="Recorded agent runs: import, export, synth, stats, validate.", no_args_is_help=True)
+app = typer.Typer(
+    help="Recorded agent runs: import, export, anonymise, synth, stats, validate.", no_args_is_help=True
+)
 
 Output = Annotated[Path, typer.Option("-o", "--output", help="The file to write; .zst at the end compresses.")]
 File = Annotated[Path, typer.Argument(help="An sqtrace file, or any file that `import` reads.")]
@@ -33,6 +36,12 @@ def import_command(
     timing: Annotated[
         str, typer.Option(help="synthesise tool latencies that are not recorded, or none.")
     ] = "synthesise",
+    tokens: Annotated[
+        str,
+        typer.Option(
+            help="recorded, model (texts are counted again as o200k cuts them), or scale=X (all times X)."
+        ),
+    ] = "recorded",
     seed: Annotated[int, typer.Option(min=0, help="For what is synthesised.")] = 0,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a file that cannot be read, instead of leaving it out.")
@@ -42,7 +51,15 @@ def import_command(
 ) -> None:
     """Turn recorded runs of another format into sqtrace/1, and say what they carry."""
     check_free(output, overwrite)
-    report = import_files(paths, format=format_, references=references, timing=timing, seed=seed, strict=strict)
+    report = import_files(
+        paths,
+        format=format_,
+        references=references,
+        timing=timing,
+        tokens=tokens,
+        seed=seed,
+        strict=strict,
+    )
     number = write_tasks(output, report.tasks)
     if as_json:
         print_json(
@@ -89,6 +106,14 @@ def export_command(
         print_rows(
             "", ["what the format cannot say", "times"], [[text, times] for text, times in written.lost.items()]
         )
+
+
+@app.command("anonymise")
+def anonymise_command(file: File, output: Output, overwrite: Overwrite = False) -> None:
+    """Write a trace without texts and names: structure, token counts, times and references stay."""
+    check_free(output, overwrite)
+    number = write_tasks(output, anonymised(read_tasks(file)))
+    print_pairs("", [("tasks", number), ("written to", str(output))])
 
 
 @app.command("synth")

@@ -19,8 +19,9 @@ from sqsim.trace.formats.notes import LeftOut, Notes
 from sqsim.trace.formats.sqtrace import named, read_sqtrace
 from sqsim.trace.gathering import SUFFIXES, Evidence, gathered
 from sqsim.trace.latency import tool_latency_s
+from sqsim.trace.recount import Recount, recounted
 from sqsim.trace.references import synthesise_uses
-from sqsim.trace.schema import SCHEMA, Carries, Task
+from sqsim.trace.schema import KINDS, SCHEMA, Task
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class ImportReport:
     evidence: list[Evidence] = field(default_factory=list)
     warnings: dict[str, int] = field(default_factory=dict)  # what, and how often
     carries: dict[str, dict[str, int]] = field(default_factory=dict)  # kind -> how -> tasks
-    usage: str | None = None  # the share of calls whose token counts were recorded
+    usage: str | None = None  # the share of calls whose token counts were recorded, or what became of them
     left_out: list[LeftOut] = field(default_factory=list)
 
 
@@ -43,6 +44,7 @@ def import_files(
     *,
     references: str = "synthesise",
     timing: str = "synthesise",
+    tokens: str = "recorded",
     seed: int = 0,
     licence: str | None = None,
     strict: bool = False,
@@ -50,18 +52,20 @@ def import_files(
     """Import files and directories, in the order given; ids must be new across all of them.
 
     A file that cannot be read is left out, named and counted, unless `strict` is given or nothing else is left.
-    References and tool latencies that a file lacks are drawn (keyed by `seed`), or with "none" left absent. Raises
-    `TraceError`.
+    References and tool latencies that a file lacks are drawn (keyed by `seed`), or with "none" left absent. `tokens`
+    (`recorded`, `model`, `scale=X`) says for which model they are counted (`recount.py`). Raises `TraceError`.
     """
     options = Options(_filling("references", references), _filling("timing", timing), seed, licence)
+    recount = Recount.named(tokens)
     report = ImportReport()
     notes = Notes(strict=strict)
-    report.tasks = list(_imported([Path(path) for path in paths], format, options, notes, report.evidence))
+    found = _imported([Path(path) for path in paths], format, options, notes, report.evidence)
+    report.tasks, counted = recounted(found, recount)
     report.warnings = dict(sorted(notes.items()))
-    report.usage = notes.share_of_usage()
+    report.usage = counted or notes.share_of_usage()
     report.left_out = notes.left_out
-    for kind in Carries.model_fields:
-        counts = Counter(getattr(task.carries, kind) for task in report.tasks)
+    for kind in KINDS:
+        counts = Counter(task.carries.label(kind) for task in report.tasks)
         report.carries[kind] = dict(sorted(counts.items()))
     return report
 

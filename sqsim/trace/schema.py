@@ -15,6 +15,9 @@ SCHEMA = "sqtrace/1"
 Carried = Literal["recorded", "derived", "synthesised", "absent"]
 """How a trace came by a kind of information."""
 
+KINDS = ("text", "timing", "usage", "references")
+"""Kinds of information that a trace carries."""
+
 # The bounds are far above anything real: they turn a wrong unit or a corrupted number into an error here.
 Tokens = Annotated[int, Field(ge=0, le=10**9)]
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -39,12 +42,18 @@ class Source(Strict):
 
 
 class Carries(Strict):
-    """How the trace came by each kind of information."""
+    """How the trace came by each kind of information. `scale`: what the token counts were multiplied by since."""
 
     text: Carried = "absent"
     timing: Carried = "absent"
     usage: Carried = "absent"
     references: Carried = "absent"
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+
+    def label(self, kind: str) -> str:
+        """How one kind came, in words: `recorded`, or `recorded, scaled by 0.67` of the usage."""
+        how: str = getattr(self, kind)
+        return f"{how}, scaled by {self.scale:g}" if kind == "usage" and self.scale != 1 else how
 
 
 class Parent(Strict):

@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from sqsim.trace.references import last_uses, references
-from sqsim.trace.schema import Carries, Task, Turn
+from sqsim.trace.schema import KINDS, Task, Turn
 
 AGES = (1, 5, 12, 20)
 """Steps after a call at which the share of still needed responses is measured."""
@@ -67,9 +67,11 @@ def statistics(tasks: Iterable[Task]) -> dict[str, Value]:
         **_percentiles("tool_latency_s", [call.latency_s for call in calls], (50, 90, 99)),
         **_percentiles("oracle_saves_peak_share", [s for s in saved if s is not None], (50,)),
     }
-    for kind in Carries.model_fields:
+    for kind in KINDS:
         for how, count in sorted(Counter(getattr(task.carries, kind) for task in tasks).items()):
             figures[f"carries_{kind}_{how}"] = count
+    if rescaled := sum(task.carries.scale != 1 for task in tasks):
+        figures["carries_usage_scaled"] = rescaled
     for how, count in sorted(_references_by_method(tasks).items()):
         figures[f"references_{how}"] = count
     for age, share in zip(AGES, _still_needed(tasks), strict=True):
