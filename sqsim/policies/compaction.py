@@ -21,7 +21,7 @@ class Compaction(Policy):
 
     name: Literal["compaction"] = Field(default="compaction", description="compaction")
     trigger_tokens: CountOrZero = Field(
-        default=32768, description="it compacts once more tokens are resident, 0 or more"
+        default=32768, description="resident tokens above which it compacts, 0 or more"
     )
     summary_tokens: Count = Field(default=1000, description="tokens of a summary, at least 1")
 

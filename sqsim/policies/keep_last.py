@@ -21,7 +21,7 @@ class KeepLast(Policy):
     name: Literal["keep_last"] = Field(default="keep_last", description="keep_last")
     n: CountOrZero = Field(default=3, description="responses that stay, 0 or more")
     trigger_tokens: CountOrZero = Field(
-        default=0, description="it evicts once more tokens are resident, 0 or more"
+        default=0, description="resident tokens above which it evicts, 0 or more"
     )
     after_eviction: AfterEviction = Field(default="reprefill", description="in_place or reprefill")
 

@@ -65,9 +65,11 @@ class Pause(Policy):
 
     name: Literal["pause"] = Field(default="pause", description="pause")
     above: Positive = Field(
-        default=0.9, description="contexts at work over KV capacity, above 0: more pauses one"
+        default=0.9, description="active contexts over KV capacity, above 0: beyond it an agent pauses"
     )
-    below: Positive = Field(default=0.8, description="the same; at most so much lets one go on again")
+    below: Positive = Field(
+        default=0.8, description="active contexts over KV capacity, above 0: up to it a paused agent goes on"
+    )
 
     @model_validator(mode="after")
     def _resumes_below(self) -> Pause:

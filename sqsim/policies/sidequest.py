@@ -42,7 +42,7 @@ class SideQuest(Policy):
     )
     after_eviction: AfterEviction = Field(default="in_place", description="in_place or reprefill")
     spawn_without_cursors: bool = Field(
-        default=False, description="true, or false: no aux thread before there is a cursor"
+        default=False, description="true, or false: start no aux thread while no cursor is open"
     )
 
     labelled: ClassVar[tuple[str, ...]] = ("k", "recall", "false_rate")
