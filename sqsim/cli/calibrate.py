@@ -20,16 +20,18 @@ from sqsim.models.cost.profile import profile_text
 
 def calibrate_command(
     records: Annotated[
-        list[Path], typer.Argument(help="Records of `sqreal run`, or files of benchmarks/gpu/serve.py.")
+        list[Path],
+        typer.Argument(help="Record directories of `sqreal run`, or files of benchmarks/gpu/serve.py."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The profile (YAML) to write.")],
     residuals: Annotated[
-        Path | None, typer.Option("--residuals", help="A page (HTML) with every step against its prediction.")
+        Path | None,
+        typer.Option("--residuals", help="Write a page (HTML) that plots every step over its prediction."),
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Fit a cost profile to real runs; each run is also predicted by a fit to the others."""
+    """Fit a cost profile to real runs, and predict each run by a fit to the others."""
     from sqsim.fidelity.calibrate import calibrate  # noqa: PLC0415 - the other commands do without scipy
     from sqsim.report.pages.residuals import residual_page  # noqa: PLC0415 - the same
 
@@ -61,7 +63,7 @@ def calibrate_command(
             for each in found.held_out
         ],
     )
-    print_line(f"- {found.steps} steps; {found.outliers} left out, which took over 8 times what was predicted")
+    print_line(f"- {found.steps} steps; {found.outliers} left out, which took over 8 times their prediction")
     print_line(
         f"- a whole run differs from its prediction by a further {found.spread:.1%} (standard deviation)"
     )

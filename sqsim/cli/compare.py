@@ -1,4 +1,4 @@
-"""A comparison of runs, for reading; `sqsim compare --json` has all of it, exact."""
+"""`sqsim compare`: runs side by side, rounded for reading; `--json` prints exact values."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from sqsim.record.files import read_record
 from sqsim.record.metrics import Value
 
 _NOT_COMPARED = {"simulated", "wall_s"}
-"""Metrics that say how a record came to be, not what happened in it."""
+"""Metrics of how a record was made, not of the run."""
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print everything that was found."""
+    """Print a comparison as tables and sentences."""
     for number, name in enumerate(found.runs, 1):
         print_line(f"{number}: {name}")
     for text in found.warnings:
@@ -135,14 +135,14 @@ def compare_command(
         list[Path], typer.Argument(help="Two or more record directories; the first is the base.")
     ],
     allow_other_traces: Annotated[
-        bool, typer.Option("--allow-other-traces", help="Runs of different traces too.")
+        bool, typer.Option("--allow-other-traces", help="Compare runs of different traces too.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Put runs side by side: metrics, differences in per cent, accounting turn by turn.
+    """Put runs side by side: metrics, changes in percent, token accounting turn by turn.
 
-    Where real and simulated runs of one scenario are among them, these are held against each other: errors with their
-    sign, and the spread of repeated real runs as the noise floor.
+    Real and simulated runs of one scenario are also compared with each other: signed errors, and the spread of repeated
+    real runs as the noise floor.
     """
     found = compare(
         *(read_record(path, allow_incomplete=True) for path in records),

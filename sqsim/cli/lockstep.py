@@ -1,4 +1,4 @@
-"""`sqsim lockstep`: the simulated scheduler compared with recorded schedules."""
+"""`sqsim lockstep`: compare the simulated scheduler with recorded schedules."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from sqsim.fidelity.lockstep import replay
 
 
 def _below(path: Path) -> list[Path]:
-    """The recordings in a directory or in the directories below it."""
+    """List the recordings in a directory and in the directories below it."""
     return [log.parent for log in path.rglob("steps.jsonl.gz")]
 
 
 def lockstep_command(
-    recordings: Annotated[list[Path], typer.Argument(help="Recordings, or directories that hold some.")],
+    recordings: Annotated[list[Path], typer.Argument(help="Recordings, or directories of recordings.")],
     as_json: Json = False,
 ) -> None:
-    """Hold the simulated scheduler against recorded schedules of a real SGLang, batch by batch (law 11).
+    """Compare the simulated scheduler with recorded schedules of a real SGLang, batch by batch (law 11).
 
     Exit code 1 when anything differs.
     """

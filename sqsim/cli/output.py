@@ -1,4 +1,4 @@
-"""What the commands share: options, tables, JSON, progress, and files that appear whole."""
+"""Shared parts of the commands: options, tables, JSON, progress, and files that appear whole."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sqsim.trace.files import check_free, written_whole
 _LINE_S = 15.0
 
 _ANY_WIDTH = 1000
-"""Columns: wider than any table of ours."""
+"""Columns of a table in a pipe or file: wider than any of our tables."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -46,19 +46,19 @@ Version = Annotated[
     bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress on stderr.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace what is at the output path.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress on stderr.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace earlier results at the output path.")]
 
 
 _INTERRUPTED = 130
 _UsageError: Any = typer.BadParameter.__base__
-"""typer's own; newer versions of it no longer share click's."""
+"""typer's usage error; newer versions of typer no longer share click's."""
 _WRONG_NAMES = {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL}
-"""What the system says of a path that can only have been given wrongly."""
+"""Errors of the system that mean a wrong path, not a failed write."""
 
 
 def keys_to_set(incomplete: str) -> list[str]:
-    """Complete what `--set` takes: a scenario's keys, and each policy by its name."""
+    """Complete the argument of `--set`: a scenario's keys, and each policy by its name."""
     keys = [*Scenario.model_fields, *(f"engine.{key}" for key in Engine.model_fields)]
     keys += [f"load.{key}" for kind in LOADS.values() for key in kind.model_fields]
     keys += [f"policy.{key}" for kind in POLICIES.values() for key in kind.model_fields if key != "name"]
@@ -67,41 +67,41 @@ def keys_to_set(incomplete: str) -> list[str]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on stdout; keys in their order, no NaN."""
+    """Print one JSON value on stdout; keys keep their order, and NaN is refused."""
     print(json.dumps(value, indent=2, allow_nan=False))  # noqa: T201 - a command's result
 
 
 def print_line(text: str) -> None:
-    """A line on stdout."""
+    """Print a line on stdout."""
     print(text)  # noqa: T201 - a command's result
 
 
 def print_evidence(evidence: Iterable[Mapping[str, Any]]) -> None:
-    """On what the numbers above rest, a line each."""
+    """Print the evidence that the numbers rest on, a line each."""
     for line in evidence_lines(evidence):
         print_line(f"- {line}")
 
 
 def print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table on stdout; numbers to the right, and shortened for reading (--json has them exact)."""
+    """Print a table on stdout; numbers are right-aligned and rounded (--json prints them exactly)."""
     table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
     for index, column in enumerate(columns):
         number = bool(rows) and all(isinstance(row[index], int | float) or row[index] is None for row in rows)
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(shown(value)) for value in row))
-    # A pipe or a file has no width to keep to.
+    # A pipe or a file has no width limit.
     console = Console(file=sys.stdout) if sys.stdout.isatty() else Console(file=sys.stdout, width=_ANY_WIDTH)
     console.print(table)
 
 
 def print_pairs(title: str, pairs: Sequence[tuple[str, Any]]) -> None:
-    """Names and values, one a line."""
+    """Print names and values, one pair a line."""
     print_rows(title, ["metric", "value"], [[name, shown(value)] for name, value in pairs])
 
 
 class _Lines:
-    """Progress for a log file: a line every `_LINE_S` seconds, so that short work writes none."""
+    """Progress for a log file: a line every `_LINE_S` seconds, so short work writes none."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -118,7 +118,7 @@ class _Lines:
 
 @contextmanager
 def progress_bar(what: str, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr when that is a terminal, now and then a line when it is not, nothing when quiet."""
+    """Show progress on stderr: a bar in a terminal, else a line every `_LINE_S` seconds; nothing when quiet."""
     if quiet:
         yield None
         return
@@ -132,25 +132,25 @@ def progress_bar(what: str, quiet: bool) -> Iterator[Callable[[int, int], None] 
 
 
 def write_text(path: Path, text: str, overwrite: bool) -> None:
-    """Write a file so that its name holds all of the text or what it held before."""
+    """Write a file so that it holds either all of the text or its earlier content."""
     check_free(path, overwrite)
     with written_whole(path) as file:
-        file.write(text.encode(errors="backslashreplace"))  # a file's name may be no UTF-8
+        file.write(text.encode(errors="backslashreplace"))  # the text may name a file that is not UTF-8
 
 
 def run_to_exit(app: typer.Typer) -> NoReturn:
     """Run the command line; every error is one line on stderr and an exit code."""
-    if sys.stderr is None:  # closed by the caller: there is nobody to complain to
+    if sys.stderr is None:  # closed by the caller: errors go nowhere
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the end
     if sys.stdout is None:
         raise SystemExit(
             _failed("stdout is closed; nobody would see the result, send it to /dev/null instead", 1)
         )
-    # A name that this terminal cannot show is no reason to fail.
+    # Do not fail because of a name that this terminal cannot show.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup has it ignored, and that stays so
-            signal.signal(number, signal.default_int_handler)  # whoever ends us lets us tidy up
+        if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is ignored, and stays ignored
+            signal.signal(number, signal.default_int_handler)  # end as on an interrupt, with clean-up
     raise SystemExit(_run(app))
 
 
@@ -164,7 +164,7 @@ def _run(app: typer.Typer) -> int:
         command = error.ctx.command_path if error.ctx is not None else "sqsim"
         problem = " ".join(error.format_message().split()).removesuffix(".")
         return _failed(f"{command}: {problem}; see {command} --help", 2) if problem else 2
-    except BrokenPipeError:  # the reader of our output has gone: nothing is left to say to it
+    except BrokenPipeError:  # the reader of our output has closed it
         _forget_output()
         return 1
     except OSError as error:
@@ -175,7 +175,7 @@ def _run(app: typer.Typer) -> int:
         )
     except KeyboardInterrupt:
         code = _INTERRUPTED
-    # typer turns an interrupt into this code itself, and says nothing.
+    # typer turns an interrupt into this exit code without a message.
     return _failed("interrupted; nothing was written", code) if code == _INTERRUPTED else code or 0
 
 
@@ -185,5 +185,5 @@ def _failed(problem: str, code: int) -> int:
 
 
 def _forget_output() -> None:
-    """What stdout still holds cannot be delivered, and must not be tried again when Python ends."""
+    """Discard the text left in stdout's buffer, so that Python does not try to write it again when it ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

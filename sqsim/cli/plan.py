@@ -1,4 +1,4 @@
-"""`sqsim plan`: parse, search, print."""
+"""`sqsim plan`: find the fewest GPUs that keep an SLO."""
 
 from __future__ import annotations
 
@@ -39,22 +39,29 @@ def plan_command(
     ],
     slo: Annotated[list[str], typer.Option("--slo", help="A bound on a metric: 'ttft_s_p99<2'; may repeat.")],
     output_dir: Annotated[
-        Path, typer.Option("--output-dir", help="Where plan.json, its page and its runs go.")
+        Path, typer.Option("--output-dir", help="Directory for plan.json, its page and its runs.")
     ],
     agents: Annotated[
-        int | None, typer.Option("--agents", min=1, max=1_000_000, help="Agents at a time, all GPUs.")
+        int | None,
+        typer.Option("--agents", min=1, max=1_000_000, help="Agents at a time, on all GPUs together."),
     ] = None,
-    load: Annotated[float | None, typer.Option("--load", help="Tasks an hour, all GPUs.")] = None,
+    load: Annotated[float | None, typer.Option("--load", help="Tasks an hour, on all GPUs together.")] = None,
     gpus: Annotated[
-        str | None, typer.Option("--gpus", help="Kinds to try: h100-sxm,h200-sxm (default: the scenario's).")
+        str | None, typer.Option("--gpus", help="GPUs to try: h100-sxm,h200-sxm (default: the scenario's).")
     ] = None,
     prices: Annotated[
-        Path | None, typer.Option("--prices", help="YAML: money an hour by GPU, such as h100-sxm: 2.5.")
+        Path | None,
+        typer.Option("--prices", help="A YAML file with the price an hour of each GPU, such as h100-sxm: 2.5."),
     ] = None,
-    ks: Annotated[str, typer.Option("--k", help="SideQuest's intervals to try.")] = ",".join(map(str, KS)),
-    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Draws that say how sure it is.")] = 5,
+    ks: Annotated[str, typer.Option("--k", help="Values of SideQuest's K to try, in turns.")] = ",".join(
+        map(str, KS)
+    ),
+    seeds: Annotated[int, typer.Option("--seeds", min=2, help="Number of draws for the confidence.")] = 5,
     tasks_per_agent: Annotated[
-        float, typer.Option("--tasks-per-agent", min=1.0, help="Tasks that each agent of a run works off.")
+        float,
+        typer.Option(
+            "--tasks-per-agent", min=1.0, help="Tasks that each agent of a run does, one after the other."
+        ),
     ] = 3.0,
     set_: Annotated[
         list[str] | None,
@@ -66,7 +73,7 @@ def plan_command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find the fewest GPUs that keep an SLO: with what is free, and with SideQuest; resumable."""
+    """Find the fewest GPUs that keep an SLO, with free settings and with SideQuest; an interrupted plan resumes."""
     ask = Ask(
         scenario,
         tuple(parse_slo(text) for text in slo),
@@ -92,7 +99,7 @@ def plan_command(
 
 
 def read_ks(text: str) -> tuple[int, ...]:
-    """SideQuest's intervals, as a command line gives them."""
+    """Read values of SideQuest's K from the command line."""
     try:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -103,7 +110,7 @@ def read_ks(text: str) -> tuple[int, ...]:
 
 
 def read_prices(path: Path) -> dict[str, float]:
-    """A price table. InputError names file, line and what is wrong."""
+    """Read a price table. InputError names file, line and fault."""
     try:
         document = parse(path.read_bytes(), str(path))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`sqsim region`: parse, run, print."""
+"""`sqsim region`: find the loads at which SideQuest pays."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from sqsim.scenario.labels import evicted_then_used_note
 
 def region_command(
     scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML); its load and policy are replaced.")],
-    output_dir: Annotated[Path, typer.Option("--output-dir", help="Where region.json and its runs go.")],
+    output_dir: Annotated[Path, typer.Option("--output-dir", help="Directory for region.json and its runs.")],
     concurrency: Annotated[
         str, typer.Option("--concurrency", help="Tasks at a time: 8,16,32 or 8..128*2.")
     ] = "8..64*2",
     grid: Annotated[
-        list[str] | None, typer.Option("--grid", help="What else is varied: max_turns=8,16 or traces=a,b.")
+        list[str] | None,
+        typer.Option("--grid", help="Another key to vary: max_turns=8,16 or traces=a,b; may repeat."),
     ] = None,
-    ks: Annotated[str, typer.Option("--k", help="SideQuest's intervals.")] = ",".join(map(str, KS)),
+    ks: Annotated[str, typer.Option("--k", help="Values of SideQuest's K, in turns.")] = ",".join(map(str, KS)),
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Change a key of the scenario.", autocompletion=keys_to_set),
@@ -48,7 +49,7 @@ def region_command(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Where SideQuest pays: its gain against none and the best free rival, and where aux threads cost more than they save."""
+    """Find where SideQuest pays: its gain over none and over the best free rival, and where aux threads cost more than they save."""
     (concurrencies,) = zip(*parse_axis(f"load.concurrency={concurrency}").values, strict=True)
     if not all(isinstance(each, int) and each > 0 for each in concurrencies):
         raise InputError(f"--concurrency {concurrency!r}: give whole numbers of 1 or more")

@@ -1,4 +1,4 @@
-"""`sqsim report`: one HTML page of runs, a plan, a region or a sweep."""
+"""`sqsim report`: make one HTML page of runs, a study, a plan, a region or a sweep."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def report_command(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            help="Directories of runs and studies; or of one plan, one region, one sweep, or one directory above many runs."
+            help="Directories of runs and studies; or one directory of a plan, of a region, of a sweep, or above many runs."
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.")],

@@ -135,7 +135,7 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
     if run.get("time_scale", 1.0) != 1.0:
         notes.append(f"tools, users and arrivals took {run['time_scale']:g} times as long as recorded")
     notes += [
-        f"{key}: the scenario says {values['scenario']}, the server has {values['server']}"
+        f"{key}: the scenario states {values['scenario']}, the server has {values['server']}"
         for key, values in run.get("unlike_the_scenario", {}).items()
     ]
     if differences := run.get("server_metrics", {}).get("differences"):

@@ -1,4 +1,4 @@
-"""`sqsim schema`: the JSON Schema of the files that sqsim reads."""
+"""`sqsim schema`: print the JSON Schema of a scenario or study file."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sqsim.experiments.file_schemas import scenario_schema, study_schema
 
 
 def schema_command(
-    study: Annotated[bool, typer.Option("--study", help="Of a study's file instead of a scenario's.")] = False,
+    study: Annotated[bool, typer.Option("--study", help="Print the schema of a study's file instead.")] = False,
 ) -> None:
-    """Print the JSON Schema of a scenario's file, for editors: every key with what is allowed and its default.
+    """Print the JSON Schema of a scenario's file, for editors: every key with its allowed values and its default.
 
     In VS Code (with the YAML extension): `sqsim schema > scenario.schema.json`, and as the first line of a scenario
     `# yaml-language-server: $schema=scenario.schema.json`.

@@ -1,4 +1,4 @@
-"""`sqsim study`: every point of a study's file is run."""
+"""`sqsim study`: run every point of a study's file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sqsim.experiments.study import run_study
 def study_command(
     study: Annotated[Path, typer.Argument(help="A study file (YAML): panels of scenarios.")],
     output_dir: Annotated[
-        Path, typer.Option("--output-dir", help="Write study.json and the kept records here.")
+        Path, typer.Option("--output-dir", help="Directory for study.json and the kept records.")
     ],
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at a time.")] = os.cpu_count() or 1,
     overwrite: Overwrite = False,

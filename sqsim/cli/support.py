@@ -1,4 +1,4 @@
-"""`sqsim support`: the models and GPUs that are covered."""
+"""`sqsim support`: list the covered models and GPUs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqsim.fidelity.support import support
 
 
 def support_command(as_json: Json = False) -> None:
-    """Which models and GPUs are covered, and by what evidence a prediction would rest."""
+    """List the covered models and GPUs, with the evidence that a prediction would rest on."""
     rows = support()
     if as_json:
         print_json(rows)

@@ -1,4 +1,4 @@
-"""`sqsim sweep`: parse, run, print."""
+"""`sqsim sweep`: run a scenario at every point of a grid."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Cluster = Annotated[
 def sweep_command(
     scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML).")],
     output_dir: Annotated[
-        Path, typer.Option("--output-dir", help="Where the points go; what is there is not run again.")
+        Path, typer.Option("--output-dir", help="Directory for the points; finished points are not run again.")
     ],
     grid: Annotated[
         list[str],
@@ -44,20 +44,21 @@ def sweep_command(
         ),
     ],
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key of every point.", autocompletion=keys_to_set)
+        list[str] | None,
+        typer.Option("--set", help="Change a key of every point; may repeat.", autocompletion=keys_to_set),
     ] = None,
     records: Annotated[
-        bool, typer.Option("--records", help="Keep each point's whole record, not its metrics alone.")
+        bool, typer.Option("--records", help="Keep each point's whole record, not only its metrics.")
     ] = False,
     jobs: Jobs = ALL_CORES,
     cluster: Cluster = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Run the points anew.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Run finished points again.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a scenario at every point of a grid; a finished point never runs twice.
 
-    A point that fails is reported, the others go on; the exit code is 1 then.
+    If a point fails, the others still run, and the exit code is 1.
     """
     axes = [parse_axis(text) for text in grid]
     with progress_bar("points", quiet) as progress:

@@ -21,7 +21,9 @@ app = typer.Typer(
     help="Recorded agent runs: import, export, anonymise, synth, stats, validate.", no_args_is_help=True
 )
 
-Output = Annotated[Path, typer.Option("-o", "--output", help="The file to write; .zst at the end compresses.")]
+Output = Annotated[
+    Path, typer.Option("-o", "--output", help="The file to write; a name that ends in .zst is compressed.")
+]
 File = Annotated[Path, typer.Argument(help="An sqtrace file, or any file that `import` reads.")]
 
 
@@ -31,10 +33,10 @@ def import_command(
     output: Output,
     format_: Annotated[str, typer.Option("--format", help="auto, or the name of a format.")] = "auto",
     references: Annotated[
-        str, typer.Option(help="synthesise those that are not recorded, or none.")
+        str, typer.Option(help="synthesise (make up references that are not recorded), or none.")
     ] = "synthesise",
     timing: Annotated[
-        str, typer.Option(help="synthesise tool latencies that are not recorded, or none.")
+        str, typer.Option(help="synthesise (make up tool latencies that are not recorded), or none.")
     ] = "synthesise",
     tokens: Annotated[
         str,
@@ -42,14 +44,14 @@ def import_command(
             help="recorded, model (texts are counted again as o200k cuts them), or scale=X (all times X)."
         ),
     ] = "recorded",
-    seed: Annotated[int, typer.Option(min=0, help="For what is synthesised.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all synthesised values.")] = 0,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse a file that cannot be read, instead of leaving it out.")
+        bool, typer.Option("--strict", help="Refuse a file that cannot be read, instead of skipping it.")
     ] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Turn recorded runs of another format into sqtrace/1, and say what they carry."""
+    """Turn recorded runs of another format into sqtrace/1, and report what data they carry."""
     check_free(output, overwrite)
     report = import_files(
         paths,
@@ -93,7 +95,7 @@ def import_command(
 def export_command(
     file: File,
     output: Output,
-    to: Annotated[str, typer.Option("--to", help="mooncake")] = "mooncake",
+    to: Annotated[str, typer.Option("--to", help="The format: mooncake.")] = "mooncake",
     overwrite: Overwrite = False,
 ) -> None:
     """Write a trace in another simulator's format."""
@@ -119,13 +121,13 @@ def anonymise_command(file: File, output: Output, overwrite: Overwrite = False) 
 @app.command("synth")
 def synth_command(
     output: Output,
-    profile: Annotated[str, typer.Option(help="frames, browsecomp or coding: what kind of agent.")] = "frames",
-    tasks: Annotated[int, typer.Option(min=1, help="How many tasks.")] = 424,
-    seed: Annotated[int, typer.Option(min=0, help="For all draws.")] = 0,
-    scale: Annotated[float, typer.Option(min=1e-6, help="Multiplies every token count.")] = 1.0,
+    profile: Annotated[str, typer.Option(help="The kind of agent: frames, browsecomp or coding.")] = "frames",
+    tasks: Annotated[int, typer.Option(min=1, help="Number of tasks.")] = 424,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all draws.")] = 0,
+    scale: Annotated[float, typer.Option(min=1e-6, help="Factor for every token count.")] = 1.0,
     overwrite: Overwrite = False,
 ) -> None:
-    """Make a synthetic trace; traces/README.md says after what it is modelled."""
+    """Make a synthetic trace; traces/README.md states the data that it is modelled on."""
     check_free(output, overwrite)
     made = synthesise(profile, tasks, seed, scale)
     number = write_tasks(output, made)
@@ -134,7 +136,7 @@ def synth_command(
 
 @app.command("stats")
 def stats_command(file: File, as_json: Json = False) -> None:
-    """What a trace holds: sizes, latencies, references, and what an oracle could save."""
+    """Print a trace's sizes, latencies and references, and the tokens that an oracle could save."""
     found = statistics(read_tasks(file))
     if as_json:
         print_json(found)
@@ -144,7 +146,7 @@ def stats_command(file: File, as_json: Json = False) -> None:
 
 @app.command("validate")
 def validate_command(file: File, as_json: Json = False) -> None:
-    """Read a trace to its end; the first fault is named with file, line and field."""
+    """Read a trace to its end, and report the first fault with file, line and field."""
     number = sum(1 for _ in read_tasks(file))
     if as_json:
         print_json({"file": str(file), "tasks": number, "valid": True})

@@ -101,7 +101,7 @@ def _warnings(record: RunRecord) -> list[str]:
     if run.get("status", "complete") != "complete":
         found.append(f"incomplete: the run ended before its end ({run.get('ended_by')})")
     found += [
-        f"{key}: the scenario says {values['scenario']}, the server has {values['server']}"
+        f"{key}: the scenario states {values['scenario']}, the server has {values['server']}"
         for key, values in run.get("unlike_the_scenario", {}).items()
     ]
     found += [f"the server does what is not modelled: {each}" for each in run.get("not_modelled", ())]

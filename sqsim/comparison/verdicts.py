@@ -67,7 +67,7 @@ def _span(counts: Sequence[int]) -> str:
 def lockstep_verdict(found: Measured) -> str:
     """State whether the scheduler repeats the recorded schedules."""
     without = (
-        f"{', '.join(found.without_schedule)} {'has' if len(found.without_schedule) == 1 else 'have'} no schedule/ beside the record"
+        f"{', '.join(found.without_schedule)} {'has' if len(found.without_schedule) == 1 else 'have'} no schedule/ in the record's directory"
         if found.without_schedule
         else ""
     )

@@ -47,7 +47,7 @@ class PanelFile(Part):
     note: str = Field(default="", description="what to know about it, such as what is assumed")
     evidence: str = Field(default="", description="measured, derived, assumed or published, and what")
     published: Literal["sidequest"] | None = Field(
-        default=None, description="sidequest: the paper's serving results stand beside this panel's"
+        default=None, description="sidequest: the paper's serving results are shown next to this panel's"
     )
     scenario: str = Field(description="a scenario file, relative to the study's file")
     set: Changes = Field(default_factory=dict, description="scenario keys and values for the whole panel")

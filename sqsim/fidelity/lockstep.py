@@ -39,7 +39,7 @@ class Difference(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What a replay compared and found."""
+    """The counts and differences of a replay."""
 
     directory: str
     rounds: int = 0

@@ -54,7 +54,7 @@ DEFINITIONS: dict[str, Metric] = {
     "evicted_tokens": Metric("tokens", "cleared from main contexts by the policy"),
     "evictions": Metric("cursors", "cleared from main contexts by the policy"),
     "evicted_then_used": Metric("cursors", "evicted, and referred to by a later main step of the recording"),
-    "evicted_uses": Metric("references", "those references"),
+    "evicted_uses": Metric("references", "references of later main steps to evicted cursors"),
     "aux_spawned": Metric("threads", "aux threads started: applied + cancelled + malformed"),
     "aux_applied": Metric("threads", "threads whose decision was applied, on time or late"),
     "aux_late": Metric("threads", "threads not finished at the boundary after their spawn, whatever their end"),

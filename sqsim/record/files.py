@@ -81,7 +81,7 @@ def _write_files(record: RunRecord, directory: Path) -> None:
 
 def _check(record: RunRecord) -> None:
     if record.run.get("schema", SCHEMA) != SCHEMA:
-        raise ValueError(f"this code writes {SCHEMA}, the record says {record.run['schema']!r}")
+        raise ValueError(f"this code writes {SCHEMA}, the record states {record.run['schema']!r}")
     for name in TABLES:
         if (wrong := fault(record.table(name), name)) is not None:
             raise ValueError(f"{name} {wrong}")

@@ -1,1 +1,1 @@
-"""What a run is asked for: the strict scenario, its engine and load, and the agents and tasks that it comes to."""
+"""The strict scenario of a run: its engine and load, its agents and tasks, and all that it resolves to."""

@@ -82,7 +82,7 @@ def _choice(scenario: type[Part], path: KeyPath, value: dict[str, Any]) -> tuple
     if named:
         problem = f"{' and '.join(named)} exclude each other"
     else:
-        problem = f"{show(value)} says no load" + next(
+        problem = f"{show(value)} names no load" + next(
             (close for key in value if (close := alike(key, LOADS))), ""
         )
     return path, f"{problem}; allowed: {scenario.model_fields['load'].description}"

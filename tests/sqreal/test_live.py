@@ -263,7 +263,7 @@ def test_the_command_starts_a_server_that_reads(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "derived ones stand for no text" in done.stdout
+    assert "derived ids stand for no text" in done.stdout
     record = read_record(tmp_path / "record")
     (aux,) = record.aux.to_pylist()
     assert aux["state"] in {"malformed", "cancelled"}

@@ -161,7 +161,7 @@ def test_what_the_simulation_does_not_know_is_said(plain):
     ]
     found = held(*records, plain, names=["a", "b", "sim"])
     assert found.warnings == [
-        "a, b: engine.max_running: the scenario says 256, the server has 64",
+        "a, b: engine.max_running: the scenario states 256, the server has 64",
         "a, b: the server does what is not modelled: enable_lora: True",
         "a, b: the server refused 1 requests, the first: too long",
     ]
@@ -251,7 +251,7 @@ def test_the_schedule_beside_a_record_is_held_in_lockstep(plain, tmp_path):
     assert found.without_schedule == ["b"]
     said = verdicts(found)[1]
     assert said.startswith(f"Lock-step: no difference in {step.batches:,} recorded batches")
-    assert said.endswith("b has no schedule/ beside the record.")
+    assert said.endswith("b has no schedule/ in the record's directory.")
 
 
 def test_a_schedule_that_differs_says_where(plain, tmp_path):
@@ -268,7 +268,7 @@ def test_a_schedule_that_differs_says_where(plain, tmp_path):
 def test_no_schedule_is_said_and_a_broken_one_is_an_error(plain, tmp_path):
     found = held(real(plain), plain, directories=[tmp_path, tmp_path])
     assert found.holds_in_lockstep is None
-    assert verdicts(found)[1].startswith("Lock-step: not checked, 1 has no schedule/ beside the record")
+    assert verdicts(found)[1].startswith("Lock-step: not checked, 1 has no schedule/ in the record's directory")
     (tmp_path / "schedule").mkdir()
     with pytest.raises(InputError, match="schedule"):
         compare(real(plain), plain, directories=[tmp_path, tmp_path])

@@ -140,7 +140,7 @@ def test_a_server_that_was_not_the_scenarios_is_warned_of(tmp_path):
     unlike = {"engine.max_running": {"scenario": 256, "server": 64}}
     text = shown(build_page(real_records.write(tmp_path, {"r1": 1.0}, unlike_the_scenario=unlike)))
     assert "engine.max_running: the server has 64, the simulation 256" in text
-    assert "r1: engine.max_running: the scenario says 256, the server has 64" in text
+    assert "r1: engine.max_running: the scenario states 256, the server has 64" in text
 
 
 @pytest.mark.parametrize("which", [slice(3), slice(3, None)])
