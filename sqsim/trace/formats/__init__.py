@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqsim.trace.formats.base import Format
 from sqsim.trace.formats.claude_code import ClaudeCode
+from sqsim.trace.formats.codex import Codex
 from sqsim.trace.formats.mini_swe_agent import MiniSweAgent
 from sqsim.trace.formats.mooncake import Mooncake
 from sqsim.trace.formats.openai_chat import AnthropicMessages, OpenAIChat
@@ -17,6 +18,7 @@ FORMATS: dict[str, Format] = {
         Weka(),
         Mooncake(),
         ClaudeCode(),
+        Codex(),
         RequestLog(),
         MiniSweAgent(),
         AnthropicMessages(),

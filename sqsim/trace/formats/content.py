@@ -46,6 +46,7 @@ def part(value: Any, notes: Notes) -> Said:
     if isinstance(value, str):
         return Said(value)
     kind = value.get("type") if isinstance(value, dict) else None
+    kind = kind if kind is None or isinstance(kind, str) else repr(kind)
     if isinstance(value, dict) and isinstance(value.get("text"), str) and (kind is None or kind in _TEXTS):
         return Said(value["text"])
     if kind in _PICTURES:

@@ -37,11 +37,6 @@ def _types(*types: str) -> Callable[[Sequence[Any]], bool]:
     return lambda head: any(value.get("type") in types for value in _objects(head))
 
 
-def _codex(head: Sequence[Any]) -> bool:
-    kinds = {"session_meta", "response_item", "event_msg", "turn_context"}
-    return any(str(value.get("type")) in kinds and "payload" in value for value in _objects(head))
-
-
 def _stream_json(head: Sequence[Any]) -> bool:
     return any(
         "session_id" in value and str(value.get("type")) in {"system", "assistant", "user", "result"}
@@ -64,7 +59,6 @@ _TITLES = {
 }
 
 _SIGHTS: tuple[tuple[Callable[[Sequence[Any]], bool], Foreign], ...] = (
-    (_codex, Foreign("a Codex rollout", _CHAT)),
     (
         _stream_json,
         Foreign(

@@ -33,9 +33,9 @@ class Invocation:
 class Step:
     """A model call, and what entered the context behind it: tool responses, and `user`, what a user wrote.
 
-    `thinks`: it reasoned, even where the recording leaves the text out. `prompt` and `output` are recorded
-    token counts; `estimated`: they, or one of them, were not. `restarted`: a compaction came before it, which left
-    `kept`.
+    `thinks`: it reasoned, even where the recording leaves the text out. `prompt`, `output` and, of the output,
+    `reasoning_tokens` are recorded token counts; `estimated`: prompt or output was not. `restarted`: a compaction came
+    before it, which left `kept`. `forgets`: reasoning tokens that its prompt may lack without being a new context.
     """
 
     reasoning: str = ""
@@ -50,6 +50,8 @@ class Step:
     restarted: bool = False
     kept: str = ""
     user_other_tokens: int = 0
+    reasoning_tokens: int | None = None
+    forgets: int = 0
 
     @property
     def visible_tokens(self) -> int:

@@ -109,7 +109,8 @@ def _grown(steps: list[Step], usage: list[tuple[int, int]], notes: Notes) -> lis
     grown: list[int] = []
     start = 0
     for index in range(1, len(steps) + 1):
-        if index < len(steps) and usage[index][0] < usage[index - 1][0] and not steps[index].restarted:
+        shrunk = usage[index - 1][0] - usage[index][0] if index < len(steps) else 0
+        if shrunk > 0 and not steps[index].restarted and shrunk > steps[index].forgets:
             notes["a prompt is shorter than the one before it (compaction): the context restarts"] += 1
             steps[index].restarted = True
         if index == len(steps) or steps[index].restarted:
@@ -126,9 +127,13 @@ def _turn(step: Step, prefix: int, growth: int | None, notes: Notes) -> Turn:
     said = [estimate_tokens(text) for text in (step.reasoning, step.text, *(call.text for call in step.calls))]
     if step.output is not None and growth is not None:
         output = at_least_one(step.output, "an output", notes)
-        if step.thinks and not step.reasoning:  # what the visible parts do not explain was thought
+        if step.reasoning_tokens is not None:
+            thought = min(step.reasoning_tokens, output)
+            said = [thought, *shared_out(output - thought, said[1:] if any(said[1:]) else [1, *said[2:]])]
+        elif step.thinks and not step.reasoning:  # what the visible parts do not explain was thought
             said[0] = max(0, output - sum(said[1:]))
-        said = shared_out(output, said if any(said) else [0, 1, *said[2:]])
+        if step.reasoning_tokens is None:
+            said = shared_out(output, said if any(said) else [0, 1, *said[2:]])
     elif not any(said):
         said[1] = at_least_one(0, "an output", notes)
     heard, template = step.heard_tokens

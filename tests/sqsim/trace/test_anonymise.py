@@ -27,7 +27,7 @@ from tests.sqsim.tasks import call, families, task, tasks, turn
 ROOT = Path(__file__).parents[3]
 FIXTURES = sorted(
     path
-    for folder in (ROOT / "traces", ROOT / "tests/data/traces", ROOT / "tests/data/faults")
+    for folder in (ROOT / "traces", *(ROOT / "tests/data" / name for name in ("traces", "faults", "codex")))
     for path in folder.rglob("*")
     if path.is_file() and path.suffix in {".json", ".jsonl", ".gz"}
 )

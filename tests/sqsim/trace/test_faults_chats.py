@@ -187,7 +187,6 @@ def test_a_title_is_a_failure(response, tmp_path):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("codex.jsonl", "a Codex rollout"),
         ("streamjson.jsonl", "Claude Code's stream-json output"),
         ("responses_items.json", "a list of OpenAI Responses items"),
     ],
@@ -198,6 +197,11 @@ def test_a_refusal_names_the_format_and_what_to_do(name, says):
     assert caught.value.fix.startswith(("convert it", "import the session"))
 
 
+def test_a_codex_rollout_without_a_model_call_is_named_as_such():
+    with pytest.raises(TraceError, match="no model was called in it"):
+        imported("20-refusal-names-nothing/codex.jsonl")
+
+
 @pytest.mark.parametrize(
     ("value", "says"),
     [
@@ -205,7 +209,6 @@ def test_a_refusal_names_the_format_and_what_to_do(name, says):
         ({"schema_version": "ATIF-v1", "agent": {}, "steps": []}, "ATIF"),
         ({"trajectory": [], "history": [], "info": {}}, "SWE-agent"),
         ({"eval": {}, "samples": []}, "Inspect"),
-        ({"type": "event_msg", "payload": {}}, "Codex"),
         ({"log": {"entries": []}}, "HAR"),
     ],
 )

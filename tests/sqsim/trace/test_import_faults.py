@@ -24,6 +24,7 @@ SAMPLES = {
     "weka_trace": ROOT / "traces/weka/trace_0277.json",
     "mooncake_trace": ROOT / "traces/mooncake/conversation_head300.jsonl",
     "claude_code": ROOT / "traces/claude_code/session.jsonl",
+    "codex": ROOT / "tests/data/codex/rollout-2026-06-01T10-00-00-main.jsonl",
     "openai_chat": ROOT / "traces/tau_bench/airline_gpt4o.json",
     "react_text": ROOT / "traces/webdancer/sample_traj_cut.jsonl",
 }
@@ -58,7 +59,7 @@ def sample(name: str) -> list:
         else:
             value = value[0]["traj"][:10]
         return [value]
-    return [json.loads(line) for line in text.splitlines()[:30]]
+    return [json.loads(line) for line in text.splitlines()[:40]]
 
 
 def places(value) -> Iterator[tuple]:

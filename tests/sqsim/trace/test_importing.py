@@ -21,6 +21,7 @@ TRACES = Path(__file__).parents[3] / "traces"
 KNOWN = {
     "weka/trace_0617.json": "weka_trace: one object with id, block_size and requests[] (3 of 3 keys)",
     "claude_code/session.jsonl": "claude_code: 19 of the first 32 lines are user or assistant events with sessionId and message",
+    "codex/session.jsonl": "codex: 32 of the first 32 lines are session_meta, response_item or event_msg with a payload",
     "tau_bench/airline_gpt4o.json": "openai_chat: 10 of 10 values hold messages with role and content, 50 with tool calls",
     "webdancer/sample_traj_cut.jsonl": "react_text: messages whose assistant texts hold <think>, <tool_call>, <answer>",
     "mooncake/conversation_head300.jsonl": "mooncake_trace: every line has input_length and output_length, some timestamp, hash_ids",
@@ -52,10 +53,10 @@ def test_imports_are_written_and_read_again(name, tmp_path):
 
 
 def test_the_traces_folder_is_importable_as_a_whole():
-    """2 + 1 + 1 sessions and 4 sub-agents of WEKA, 10 + 3 + 1 conversations, 300 requests."""
+    """2 + 1 + 1 sessions and 4 sub-agents of WEKA, 10 + 3 + 1 + 1 conversations, 300 requests."""
     report = import_files([TRACES])
-    assert len(report.tasks) == 3 + 4 + 10 + 3 + 1 + 300
-    assert len(report.evidence) == 7
+    assert len(report.tasks) == 3 + 4 + 10 + 3 + 1 + 1 + 300
+    assert len(report.evidence) == 8
 
 
 def test_a_source_names_its_file_and_its_content():
