@@ -1,4 +1,4 @@
-"""What a simulation costs: seconds, steps represented a second, memory; and DynoSim on the same requests.
+"""Measure the cost of a simulation: seconds, steps simulated a second, memory; and DynoSim on the same requests.
 
     .venv/bin/python benchmarks/simulator.py                      # all cases
     .venv/bin/python benchmarks/simulator.py requests-1000 frames-24-none

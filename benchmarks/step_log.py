@@ -1,4 +1,4 @@
-"""What the step log costs: a real server with it, in which the hooks' own time is taken beside that of the steps.
+"""Measure the cost of the step log: a real server times its hooks and its steps.
 
     .venv/bin/python benchmarks/step_log.py            # a minute on two cores; needs `make real-cpu`
     .venv/bin/python benchmarks/step_log.py --rows 1 256

@@ -1,4 +1,4 @@
-"""Pages that are made and committed: written anew, or, with `--check`, held against what is there."""
+"""Committed pages: written again, or, with `--check`, compared with the committed text."""
 
 from __future__ import annotations
 

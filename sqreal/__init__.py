@@ -1,1 +1,1 @@
-"""sqreal: run the same scenarios on a real SGLang server (docs/real-server.md)."""
+"""sqreal: run sqsim's scenarios on a real SGLang server (docs/real-server.md)."""

@@ -1,14 +1,14 @@
-"""What can go wrong on the real side; each is one of sqsim's errors, with its exit code.
+"""Errors of the real side; each is one of sqsim's errors, with its exit code.
 
 InputError (exit 2)
-└── ModelPathError       the model to serve is not at that path, or is none that can be served
+└── ModelPathError       the path holds no model, or none that can be served
 RunError (exit 1)
 ├── InstallError         SGLang, or something it needs, is missing, broken or of another version
-├── DeviceError          the machine has not the device that is asked for
-└── ServerError          a server did not do what was asked of it
+├── DeviceError          the machine lacks the requested device
+└── ServerError          a server did not do as asked
     ├── PortInUseError
     ├── ServerStartError     it came up, but not as asked (the plugin is not in it)
-    ├── ServerDiedError      it ended by itself; the message closes with its last log lines
+    ├── ServerDiedError      it ended by itself; the message ends with its last log lines
     ├── ServerTimeoutError   it did not answer in time
     └── UnreachableError     nothing that speaks SGLang's HTTP answers at that URL
 """
@@ -19,19 +19,19 @@ from sqsim.errors import InputError, RunError
 
 
 class ModelPathError(InputError):
-    """The model to serve is not where the scenario says."""
+    """The scenario's path holds no model that can be served."""
 
 
 class InstallError(RunError):
-    """SGLang is not installed as this version of sqreal needs it; the message names the command that mends it."""
+    """SGLang is not installed as this version of sqreal needs it; the message names the command that fixes it."""
 
 
 class DeviceError(RunError):
-    """The machine has not the device that is asked for."""
+    """The machine lacks the requested device."""
 
 
 class ServerError(RunError):
-    """A server did not do what was asked of it."""
+    """A server did not do as asked."""
 
 
 class PortInUseError(ServerError):

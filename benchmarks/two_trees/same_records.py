@@ -1,4 +1,4 @@
-"""Prove that two trees of this repository write the same records: what a change of form must not change.
+"""Check that two trees of this repository write the same records, as a refactoring must.
 
     .venv/bin/python benchmarks/two_trees/same_records.py OLD_TREE NEW_TREE                      # all: 3 minutes on two idle cores
     .venv/bin/python benchmarks/two_trees/same_records.py OLD_TREE NEW_TREE --scenarios 2 --only session

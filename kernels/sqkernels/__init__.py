@@ -1,6 +1,6 @@
 """sqkernels: Triton kernels for in-place eviction and for the scores of heuristic baselines. Needs torch and triton only.
 
-One noun a file, with one public function as a rule and a plain torch reference beside it. From the ground up:
+Each file has one noun: as a rule one public function, and a plain torch reference. From the ground up:
 
 errors, launch, checks     refusals by name; the one door through which kernels run
 rows, spans, buffers       a page table's rows; spans of positions; KV buffers

@@ -1,4 +1,4 @@
-"""What the last queries of a request look at: two kernels over the paged keys that snapkv.py, rkv.py and h2o.py share.
+"""Attention of a request's last queries: two kernels over paged keys, shared by snapkv.py, rkv.py and h2o.py.
 
 Query rows are laid out window-major, row = w * GROUP + g, the group padded to a power of two, so that a tile of rows holds
 whole groups. `ROW_TILE` rows meet `KEY_TILE` keys in one tl.dot.

@@ -43,7 +43,7 @@ def wholes(name: str, values: Any, count: int | None = None) -> list[int]:
 
 
 def each(name: str, values: Any, what: str, count: int | None = None) -> list[Any]:
-    """The items of a list; refused is what is none, or has others than `count`, one a row."""
+    """The items of a list; refused is a value that is not a list, or does not have `count` items, one for each row."""
     ordered = isinstance(values, Sequence) or getattr(values, "ndim", 0) > 0
     if not ordered or isinstance(values, str | bytes):
         raise KernelInputError(f"{name}: {reprlib.repr(values)}; give a list of {what}")
@@ -110,7 +110,7 @@ def tensor(
 
 
 def dense(name: str, value: Tensor) -> None:
-    """Refuse a tensor that has gaps anywhere."""
+    """Refuse a tensor with gaps."""
     if not value.is_contiguous():
         raise KernelInputError(
             f"{name}: strides {value.stride()} of shape {list(value.shape)}; give it contiguous"

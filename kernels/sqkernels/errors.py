@@ -1,4 +1,4 @@
-"""What can go wrong. Everything refused before a launch is one of these, and names the thing, the value and the fix.
+"""Errors of sqkernels. Each refusal before a launch is one of these, and names the thing, the value and the fix.
 
 SqkernelsError
 ├── KernelInputError      a tensor, a span or a number that a kernel cannot be given
@@ -15,7 +15,7 @@ class SqkernelsError(Exception):
 
 
 class KernelInputError(SqkernelsError, ValueError):
-    """What is given to a kernel cannot be used as it is."""
+    """A kernel cannot use an argument as given."""
 
 
 class KernelInstallError(SqkernelsError, ImportError):

@@ -1,4 +1,4 @@
-"""The one door to the device: every kernel is launched here, or, while `recording`, only noted down.
+"""Launcher of all kernels, which can also record launches without running them.
 
 What is noted is what `sqkernels.compile` compiles for a GPU that is not there: the very arguments, block sizes and
 warps that a call would have used, so that the check cannot drift from the code.

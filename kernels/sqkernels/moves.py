@@ -1,4 +1,4 @@
-"""Moves of KV rows from slots to slots that no order can spoil."""
+"""Moves of KV rows between slots, correct in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""R-KV's scores of cached keys: important to the last queries, and not like a newer key."""
+"""R-KV's scores of cached keys: importance to the last queries, less redundancy with newer keys."""
 
 from __future__ import annotations
 

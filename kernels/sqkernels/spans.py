@@ -1,4 +1,4 @@
-"""Spans of positions that requests lose, checked on the host, where a policy decides them."""
+"""Spans of positions to drop, checked on the host, where a policy decides them."""
 
 from __future__ import annotations
 

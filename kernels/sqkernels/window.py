@@ -36,7 +36,7 @@ class Window:
     lse: Tensor | None = None
 
     def check(self) -> None:
-        """Refuse by name what the kernels cannot be given."""
+        """Refuse, by name, arguments that the kernels cannot take."""
         checks.real("scale", self.scale)
         rows, keys, device = self.rows, self.keys, self.rows.table.device
         buffers.check("keys", keys, (None, None, None), checks.FLOATS, device)

@@ -1,4 +1,4 @@
-"""What a drop costs the next turn, in place and by a new prompt, on a real SGLang on a CPU.
+"""Measure what a drop costs the next turn, in place and by a new prompt, on a real SGLang on a CPU.
 
 python reports/drops/make_drops.py            # from the repository's root; starts two servers, writes drops.json and README.md
 python reports/drops/make_drops.py --check    # starts none: is README.md that of drops.json?

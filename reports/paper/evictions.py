@@ -1,6 +1,6 @@
 """What -56 to -65 % peak tokens and -53 to -71 % KV reads imply for decisions; writes evictions.json and EVICTIONS.md.
 
-    python reports/paper/evictions.py [--jobs 2]    # from the repository's root; some 3 minutes on two free cores
+    python reports/paper/evictions.py [--jobs 2]    # from the repository's root; about 3 minutes on two idle cores
     python reports/paper/evictions.py --again       # the page alone, from evictions.json
 
 FRAMES-like and BrowseComp-like tasks (synthesised, references too), 24 at a time in a KV pool that never fills, so that

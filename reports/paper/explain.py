@@ -1,6 +1,6 @@
 """Which worlds explain the published serving run? Writes explanations.json; page.py writes README.md from it.
 
-    python reports/paper/explain.py [--jobs 2]     # from the repository's root; some 15 minutes on two free cores
+    python reports/paper/explain.py [--jobs 2]     # from the repository's root; about 15 minutes on two idle cores
 
 A quasi-random design over the priors of world.py (Sobol, 64 worlds, 96 tasks each), then rounds that a surrogate
 (radial basis functions on the logarithms of what the runs showed) proposes, then the nearest worlds with all 424

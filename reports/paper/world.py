@@ -1,4 +1,4 @@
-"""What is not known of the published serving run, and what a run of it would have shown.
+"""Unknowns of the published serving run, and the results of a simulated run for given values.
 
 The paper (arXiv 2602.22603v1; gpt-oss-20b, medium effort, one H100, SGLang, FRAMES) prints six serving numbers
 (`PUBLISHED`). What it does not print is an unknown with a declared prior (`UNKNOWNS`). A *world* is one value for each;

@@ -1,4 +1,4 @@
-"""Whole servers that others measured, beside what the cost model says of them; writes SERVERS.md.
+"""Compare published measurements of whole servers with the cost model; writes SERVERS.md.
 
     python reports/profiles/check_servers.py            # from the repository's root
     python reports/profiles/check_servers.py --check    # exit code 1 if the page differs; writes nothing

@@ -1,4 +1,4 @@
-"""How well the kernel terms hold on rows that a fit never saw; writes HELD_OUT.md.
+"""Measure the errors of the kernel terms on rows that a fit never saw; writes HELD_OUT.md.
 
     python reports/profiles/held_out.py            # from the repository's root
     python reports/profiles/held_out.py --check    # exit code 1 if the page differs; writes nothing

@@ -1,4 +1,4 @@
-"""How far to trust a simulated number: writes README.md from every measurement in this repository.
+"""Write README.md, how far to trust a simulated number, from every measurement in this repository.
 
 python reports/trust/make_trust.py            # from the repository's root
 python reports/trust/make_trust.py --check    # exit code 1 if the page differs; writes nothing

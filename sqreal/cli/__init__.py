@@ -1,1 +1,1 @@
-"""The `sqreal` command, one file a verb: parse, call, print."""
+"""The `sqreal` command, one file for each verb: parse, call, print."""

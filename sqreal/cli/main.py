@@ -1,7 +1,7 @@
-"""The `sqreal` command: the scenarios of `sqsim`, on a real SGLang. Results go to stdout, progress and errors to stderr.
+"""The `sqreal` command: run `sqsim`'s scenarios on a real SGLang. Results go to stdout, progress and errors to stderr.
 
-Exit codes: 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted. What a run measured before it failed is kept:
-its record says that it is incomplete.
+Exit codes: 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted. A run that fails keeps its measurements:
+its record is marked incomplete.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
     from sqreal.replay.replay import Replay
 
 _SCHEDULE_TOKENS = 20_000_000
-"""A schedule holds every prompt as text: with more tokens than this it is left out."""
+"""Most prompt tokens of a schedule, which holds every prompt as text; beyond that it is left out."""
 
 app = typer.Typer(
     name="sqreal",
-    help="Run sqsim's scenarios on a real SGLang, and hold one against the other.",
+    help="Run sqsim's scenarios on a real SGLang, to compare with their simulation.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 
 
 class InterruptedRunError(RunError):
-    """The user ended the run; what was measured is kept."""
+    """The user ended the run; its measurements are kept."""
 
     exit_code = 130
 
@@ -77,11 +77,14 @@ def run_command(
         str | None, typer.Option("--url", help="Use this running server instead of starting one.")
     ] = None,
     step_log: Annotated[
-        Path | None, typer.Option("--step-log", help="With --url: the file of that server's SQREAL_STEP_LOG.")
+        Path | None,
+        typer.Option("--step-log", help="With --url: the file that the server's SQREAL_STEP_LOG names."),
     ] = None,
     time_scale: Annotated[
         float,
-        typer.Option("--time-scale", min=0, help="Stretch the waits for tools, users and arrivals; for tests."),
+        typer.Option(
+            "--time-scale", min=0, help="Multiply the waits for tools, users and arrivals by this; for tests."
+        ),
     ] = 1.0,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -91,7 +94,7 @@ def run_command(
     if output_dir is not None:
         check_writable(output_dir, overwrite)
     if step_log is not None and url is None:
-        raise InputError("--step-log: a server that is started here has its own; give it with --url only")
+        raise InputError("--step-log: a server that sqreal starts has its own; give it with --url only")
     resolved = load_scenario(scenario, set_ or [])
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="sqreal-") as work:
@@ -101,7 +104,7 @@ def run_command(
             if run.complete:
                 _write_schedule(run, output_dir / SCHEDULE)
     kept = (
-        f"what was measured until then is in {output_dir}, marked incomplete"
+        f"the measurements up to then are in {output_dir}, marked incomplete"
         if output_dir
         else "nothing was written"
     )
@@ -120,7 +123,7 @@ def run_command(
 def _measure(
     scenario: Scenario, work: Path, url: str | None, step_log: Path | None, time_scale: float, quiet: bool
 ) -> Replay:
-    """Run the scenario; the server that is started for it, if any, has ended when this returns."""
+    """Run the scenario; a server started for it has ended when this returns."""
     require_client()
     from sqreal.replay.replay import Replay  # noqa: PLC0415
     from sqreal.server import server as servers  # noqa: PLC0415 - the other commands do without httpx
@@ -141,7 +144,7 @@ def _measure(
 
 
 def _write_schedule(run: Replay, directory: Path) -> None:
-    """Add the recorded schedule to a record: all of it, or nothing."""
+    """Add the recorded schedule to a record, whole or not at all."""
     if not run.has_step_log or run.prompt_tokens > _SCHEDULE_TOKENS:
         return
     partial = directory.with_name(f".{directory.name}.partial")
@@ -150,7 +153,7 @@ def _write_schedule(run: Replay, directory: Path) -> None:
         partial.rename(directory)
     except OSError as error:
         raise RunError(
-            f"{directory}: cannot be written: {error.strerror}; the record beside it is whole"
+            f"{directory}: cannot be written: {error.strerror}; the record next to it is complete"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -158,7 +161,7 @@ def _write_schedule(run: Replay, directory: Path) -> None:
 
 @app.command("doctor")
 def doctor_command(as_json: Json = False) -> None:
-    """Say what of the real side is installed, what is possible here, and the one command that mends the rest.
+    """Report what of the real side is installed, what this machine can run, and the command that installs the rest.
 
     Exit code 1 when something is missing.
     """
@@ -172,7 +175,7 @@ def doctor_command(as_json: Json = False) -> None:
         print_rows("", ["what", "found", "verdict"], rows)
         for what in found.possible:
             print_line(f"- possible here: {what}")
-        print_line("- everything is in place" if found.fix is None else f"- to mend it: {found.fix}")
+        print_line("- everything is in place" if found.fix is None else f"- to fix it: {found.fix}")
     if not found.ok:
         raise typer.Exit(1)
 
@@ -182,10 +185,10 @@ def scenario_command(
     url: Annotated[str, typer.Option("--from", help="A running server.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The scenario file to write.")],
     traces: Annotated[
-        str | None, typer.Option("--traces", help="The traces to name in it, relative to the file.")
+        str | None, typer.Option("--traces", help="The traces that the scenario names, relative to the file.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", help="A model that sqsim knows, or a config.json.")
+        str | None, typer.Option("--model", help="A model known to sqsim, or a config.json.")
     ] = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="A GPU that `sqsim support` lists.")] = None,
     overwrite: Overwrite = False,
@@ -206,7 +209,7 @@ def tiny_model_command(
     name: Annotated[str, typer.Argument(help="tiny-llama, tiny-qwen3 or tiny-gpt-oss.")],
     directory: Annotated[Path, typer.Argument(help="The model's directory.")],
 ) -> None:
-    """Write a model that a CPU serves in no time: its config.json; the weights are random."""
+    """Write the config.json of a model small enough for a CPU; its weights are random."""
     from sqreal.setup.tiny_models import write_tiny_model  # noqa: PLC0415
 
     print_line(f"model: {write_tiny_model(name, directory)}")

@@ -1,4 +1,4 @@
-"""What the commands show while a server starts."""
+"""Progress that the commands show while a server starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Waiting = Callable[[str, float], None]
 
 @contextmanager
 def starting(quiet: bool) -> Iterator[Waiting | None]:
-    """Show that the server is being started, on a terminal, as SGLang takes half a minute for it."""
+    """Show on a terminal that the server is starting, which takes SGLang half a minute."""
     if quiet or not sys.stderr.isatty():
         yield None
         return

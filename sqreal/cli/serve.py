@@ -1,4 +1,4 @@
-"""`sqreal serve`: a server of one's own with the plugin in it, in the foreground."""
+"""`sqreal serve`: run a server with the plugin in the foreground."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _POLL_S = 0.5
 
 
 class Cache(StrEnum):
-    """What the server keeps between requests; SPEC.md, `engine.cache`."""
+    """Cache that the server keeps between requests; SPEC.md, `engine.cache`."""
 
     RADIX = "radix"
     SESSION = "session"
@@ -42,27 +42,32 @@ def serve_command(
     flags: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Behind --: further flags of sglang.launch_server, as they are.", metavar="[-- FLAG...]"
+            help="After --: further flags, passed to sglang.launch_server unchanged.", metavar="[-- FLAG...]"
         ),
     ] = None,
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Listen here.")] = _PORT,
     host: Annotated[
         str,
-        typer.Option("--host", help="Listen to this address; 0.0.0.0 is anybody who reaches this machine."),
+        typer.Option(
+            "--host", help="Listen on this address; 0.0.0.0 accepts every machine that can reach this one."
+        ),
     ] = HOST,
     kv_capacity: Annotated[
-        int | None, typer.Option("--kv-capacity", min=1, help="Tokens of KV; on a GPU as many as fit.")
+        int | None,
+        typer.Option("--kv-capacity", min=1, help="Tokens of KV; on a GPU the default is as many as fit."),
     ] = None,
     cache: Annotated[
         Cache,
-        typer.Option("--cache", help="session: conversations that are evicted from in place (docs/http.md)."),
+        typer.Option(
+            "--cache", help="session: conversations from which a client can evict in place (docs/http.md)."
+        ),
     ] = Cache.RADIX,
     step_log: Annotated[
-        Path | None, typer.Option("--step-log", help="A new file for every decision of the scheduler.")
+        Path | None, typer.Option("--step-log", help="Write every decision of the scheduler to this new file.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Serve a model to this machine with the plugin, for `sqreal run --url` and for sessions; Ctrl-C ends it."""
+    """Serve a model with the plugin, for `sqreal run --url` and for sessions; Ctrl-C ends it."""
     require_client()
     from sqreal.server.server import start  # noqa: PLC0415 - the other commands do without httpx
 
@@ -88,10 +93,12 @@ def serve_command(
 
 
 def _say(model: Path, server: Server, host: str, cache: Cache, log: str) -> None:
-    """What is served where, and what may be done with it."""
+    """Print what the server serves, its address, and commands that use it."""
     print_line(f"serving {model} at {server.url}; {server.info.kv_capacity} tokens of KV; Ctrl-C ends it")
     if host != HOST:
-        print_line(f"- who reaches {host} may use it: there is no password, and session ids are no secrets")
+        print_line(
+            f"- anyone who can reach {host} may use it: there is no password, and session ids are not secret"
+        )
     if cache is Cache.SESSION:
         asked = '{"session_id": "a", "capacity_of_str_len": 100000, "streaming": true}'
         print_line(
@@ -105,18 +112,18 @@ def _say(model: Path, server: Server, host: str, cache: Cache, log: str) -> None
 def _options(
     model: str, work: Path, kv_capacity: int | None, cache: Cache, flags: tuple[str, ...]
 ) -> ServerOptions:
-    """A server as SGLang would make it, with random weights where there are none."""
+    """Options of a server with SGLang's defaults, and random weights where the model has none."""
     from sqreal.server.options import ServerOptions  # noqa: PLC0415 - as above
 
     if model in TINY_MODELS:
-        directory = write_tokenizer(write_tiny_model(model, work / model))  # so that it can be chatted with
+        directory = write_tokenizer(write_tiny_model(model, work / model))  # the chat endpoint needs it
     else:
         directory = Path(model).resolve()
         directory = directory.parent if directory.suffix == ".json" else directory
     gpus = cuda_devices()
     if not gpus and kv_capacity is None:
         raise InputError(
-            "--kv-capacity: without a GPU SGLang would take the memory of this machine for KV; give tokens"
+            "--kv-capacity: without a GPU SGLang would take all memory of this machine for KV; give a number of tokens"
         )
     return ServerOptions(
         model=directory,

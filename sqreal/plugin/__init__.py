@@ -1,7 +1,7 @@
 """The SGLang plugin: in-place eviction, forced output tokens, the step log, and attention for gpt-oss on a CPU.
 
 SGLang calls `register` (entry point group `sglang.srt.plugins`) in each of its processes. It does nothing unless the
-environment asks for something:
+environment sets one of these variables:
 
 * `SQREAL_IN_PLACE=1`, with `--radix-cache-backend sidequest --enable-streaming-session`: sessions whose KV is cut in
   place, forked, and released while idle (in_place.py; docs/http.md is for its users);
@@ -41,7 +41,7 @@ _log = logging.getLogger("sqreal.plugin")
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the environment asks of the plugin."""
+    """Features that the environment asks for."""
 
     in_place: bool
     force_tokens: bool
@@ -67,7 +67,7 @@ class Asked:
 
 
 def asked(environment: Mapping[str, str]) -> Asked:
-    """Read the environment; a PluginError names a value that is not understood."""
+    """Read the environment; a PluginError names an invalid value."""
     path = environment.get(STEP_LOG)
     return Asked(
         _switch(environment, IN_PLACE),
@@ -79,7 +79,7 @@ def asked(environment: Mapping[str, str]) -> Asked:
 
 
 def register() -> None:
-    """SGLang's entry point. Ends the process when what was asked for cannot be done."""
+    """SGLang's entry point. Ends the process when a requested feature cannot be installed."""
     try:
         what = asked(os.environ)
         if not what.nothing:
@@ -94,7 +94,7 @@ def _install(what: Asked) -> None:
     needs: list[Need] = []
     before: list[Callable[[Any], None]] = []
     on_start: list[Callable[[Any], None]] = []
-    if what.in_place:  # innermost, so that the step log sees what comes of it
+    if what.in_place:  # innermost, so that the step log sees its results
         from sqreal.plugin import (  # noqa: PLC0415 - they load SGLang
             admission,
             chat_request,
@@ -117,11 +117,11 @@ def _install(what: Asked) -> None:
         before.append(server_check.check_flags)
         on_start.append(in_place.check_server)
     else:
-        from sqreal.plugin import no_sessions  # noqa: PLC0415 - a server that asks for nothing loads nothing
+        from sqreal.plugin import no_sessions  # noqa: PLC0415 - a server without these features loads nothing
 
         hooks += no_sessions.HOOKS
         needs += no_sessions.NEEDS
-    if what.step_log is not None:  # before those that change what it sees
+    if what.step_log is not None:  # before the hooks that change what it sees
         from sqreal.plugin import step_log  # noqa: PLC0415 - loads SGLang
 
         log = step_log.StepLog(what.step_log)
@@ -129,7 +129,7 @@ def _install(what: Asked) -> None:
         needs += step_log.NEEDS
         on_start.append(log.start)
     if what.force_tokens:
-        from sqreal.plugin import forced_tokens  # noqa: PLC0415 - only where it is asked for
+        from sqreal.plugin import forced_tokens  # noqa: PLC0415 - only where it is requested
 
         hooks += forced_tokens.HOOKS
         needs += forced_tokens.NEEDS
@@ -160,7 +160,7 @@ def _install(what: Asked) -> None:
 
 
 def start_hook(started: Callable[..., None]) -> Hook:
-    """The hook that is always there: the scheduler is made."""
+    """Make the hook that is always installed, on the making of the scheduler."""
     return Hook("sglang.srt.managers.scheduler.Scheduler.__init__", signature("Scheduler.__init__"), started)
 
 

@@ -1,8 +1,8 @@
-"""Room for who waits: idle sessions give up their KV, the least recently used first, before anybody is refused.
+"""Admission with idle sessions: the least recently used release their KV before any request is refused.
 
-SGLang pins the row of an idle session, so a pool full of them would stop the queue. Here a candidate of the queue, the
-next chunk of a prompt and the next token of running requests may each have idle sessions released, if that makes room
-for them; so may a candidate that finds no free row. A session that is held stays.
+SGLang pins the row of an idle session, so a pool full of them would block the queue. Here a candidate of the queue, the
+next chunk of a prompt and the next token of running requests may each release idle sessions, if that makes room
+for them; so may a candidate that finds no free row. A held session is never released.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Original = Callable[..., Any]
 
 
 class Admission:
-    """The hooks, and how far the admission pass that is going on has come."""
+    """Hooks of admission, and the progress of the current admission pass."""
 
     def __init__(self) -> None:
-        self._tried = 0  # candidates of the queue that the pass has looked at
-        self._admitted = 0  # requests that it let in, the chunked one included
+        self._tried = 0  # candidates of the queue that the pass has examined
+        self._admitted = 0  # requests that it admitted, including the chunked one
 
     def hooks(self) -> list[Hook]:
-        """The methods of SGLang that are widened."""
+        """List the hooks of SGLang's methods."""
         return [
             Hook(f"{_SCHEDULER}.get_next_batch_to_run", "self running_batch last_batch", self.round),
             *_ADAPTER.admission_hooks(self.seats),
@@ -45,12 +45,12 @@ class Admission:
         ]
 
     def round(self, original: Original, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-        """A scheduling round begins: sessions that were held long enough may be released in it."""
+        """Begin a scheduling round: sessions whose hold has expired may be released in it."""
         scheduler.tree_cache.session.end_holds()
         return original(scheduler, *args, **kwargs)
 
     def candidate(self, original: Original, adder: Any, req: Any, *args: Any, **kwargs: Any) -> Any:
-        """The queue's next request: make room for it if idle sessions can, then let SGLang decide."""
+        """Make room for the queue's next request if idle sessions can, then let SGLang decide."""
         self._tried += 1
         while (short := _shortage(adder, req)) is not None and _release_for(adder, req, *short):
             pass
@@ -63,7 +63,7 @@ class Admission:
         return answer
 
     def chunk(self, original: Original, adder: Any, req: Any) -> Any:
-        """The next chunk of a prompt: it waits when there are no slots for it, where SGLang would run out of them."""
+        """Make room for a prompt's next chunk, which waits if there are no slots; SGLang would run out of them."""
         while not _chunk_fits(adder, req) and _release_for(adder, req, 0, 0):
             pass
         if not _chunk_fits(adder, req):
@@ -73,9 +73,9 @@ class Admission:
         return more
 
     def seats(self, found: int, scheduler: Any, running: int, *, begins: bool) -> int:
-        """How many requests a pass may hold: a session's turn brings its row, and for others one can be freed.
+        """Return the number of requests a pass may hold: a session's turn brings its row, and one can be freed for others.
 
-        `found`: as many as SGLang would let it. `begins`: the pass begins; may anybody enter?
+        `found`: SGLang's own number. `begins`: the pass begins, and the number decides whether any request may enter.
         """
         most: int = _ADAPTER.micro_batch(scheduler) - running
         if begins:
@@ -90,7 +90,7 @@ class Admission:
         return found
 
     def decode(self, original: Original, batch: Any, *args: Any, **kwargs: Any) -> bool:
-        """The next token of all that run: idle sessions go before anybody is retracted."""
+        """Make room for the next token of running requests: idle sessions are released before any request is retracted."""
         while not (fits := bool(original(batch, *args, **kwargs))):
             if not _release_oldest(batch.tree_cache.session, None):
                 break
@@ -98,7 +98,7 @@ class Admission:
 
 
 def _shortage(adder: Any, req: Any) -> tuple[float, float] | None:
-    """Slots and window slots that a candidate lacks, its own prefix kept (PrefillAdder.add_one_req); None: it fits."""
+    """Count the slots and window slots that a candidate lacks, keeping its own prefix (PrefillAdder.add_one_req); None: it fits."""
     budget = _ADAPTER.Budget(adder)
     new = min(max(req.sampling_params.max_new_tokens - len(req.output_ids), 0), _CLIP)
     extend = len(req.full_untruncated_fill_ids) - _ADAPTER.prefix_len(req)
@@ -110,7 +110,7 @@ def _shortage(adder: Any, req: Any) -> tuple[float, float] | None:
 
 
 def _chunk_fits(adder: Any, req: Any) -> bool:
-    """Whether the next chunk finds slots. Like SGLang, a single pool lets it go on beyond what is promised to others."""
+    """Whether the next chunk finds slots. Like SGLang, a single pool lets it use slots that are promised to others."""
     budget = _ADAPTER.Budget(adder)
     limit = min(adder.rem_chunk_tokens, int(budget.total))
     if adder.is_hybrid_swa:
@@ -126,7 +126,7 @@ def _chunk_fits(adder: Any, req: Any) -> bool:
 
 
 def _release_for(adder: Any, req: Any, short: float, window_short: float) -> bool:
-    """Release the least recently used idle session; not when all of them together would not close the gap."""
+    """Release the least recently used idle session, unless all of them together would not make enough room."""
     cache = adder.tree_cache
     idle = _releasable(cache.session, req)
     gain = sum(slot.committed for _, slot in idle)
@@ -152,7 +152,7 @@ def _release_oldest(sessions: Sessions, spare: Any) -> bool:
 
 
 def _releasable(sessions: Sessions, spare: Any) -> list[tuple[str, Slot]]:
-    """Idle sessions nobody reads, least recently used first, but for the one that `spare` continues or forks."""
+    """List idle sessions without readers, least recently used first, except the one that `spare` continues or forks."""
     own = None
     if spare is not None:
         fork = fork_of(spare)

@@ -1,8 +1,8 @@
-"""/v1/chat/completions for conversations held in sessions: messages are rendered, may be dropped, and forked.
+"""/v1/chat/completions for conversations in sessions: a request may drop messages and fork.
 
-In SGLang the endpoint reads `session_params` and forgets them, and knows no `drop_message`. Here, before its request
-goes to the scheduler, what lies where in the rendered prompt is written beside it (chat_turn.py); the scheduler
-compares it with what the session was told (transcript.py). This process remembers nothing.
+SGLang's endpoint reads `session_params` without using them, and has no `drop_message`. Here the request carries the
+places of its messages in the rendered prompt (chat_turn.py); the scheduler compares them with the messages that the
+session was told (transcript.py). This process keeps no state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sglang.srt.entrypoints.openai.protocol import (
 
 from sqreal.plugin import chat_turn, rendering, versions
 from sqreal.plugin.chat_turn import CHAT, ChatTurn, Drop
-from sqreal.plugin.checks import WishError, short
+from sqreal.plugin.checks import BadRequestError, short
 from sqreal.plugin.hooks import Hook, Need
 from sqreal.plugin.request_options import FORK
 
@@ -29,21 +29,21 @@ _DROPS = "sqreal_drops"  # attribute of the HTTP request's state
 
 
 async def received(original: Original, serving: Any, request: Any, raw_request: Any) -> Any:
-    """A request came: read the fields that SGLang's own form of it leaves out."""
+    """Receive a request: read the fields that SGLang's own form leaves out."""
     if isinstance(request, ChatCompletionRequest) and raw_request is not None:
         body = await raw_request.json()
         try:
             drop = chat_turn.read_drops(
                 body, len(request.messages), in_session=request.session_params is not None
             )
-        except WishError as fault:
+        except BadRequestError as fault:
             return serving.create_error_response(str(fault))
         setattr(raw_request.state, _DROPS, drop)
     return await original(serving, request, raw_request)
 
 
 def converted(original: Original, serving: Any, request: Any, raw_request: Any = None) -> Any:
-    """Messages became a prompt; of a session's turn, say where they lie in it."""
+    """Handle rendered messages: for a session's turn, add their places in the prompt."""
     adapted, request = original(serving, request, raw_request)
     if not isinstance(request, ChatCompletionRequest):
         return adapted, request
@@ -53,11 +53,11 @@ def converted(original: Original, serving: Any, request: Any, raw_request: Any =
             if session is None:
                 more = {
                     FORK: {"session": chat_turn.read_fork(asked), "tokens": 1}
-                }  # the scheduler knows how many
+                }  # the scheduler knows the number
             else:
                 more, adapted.session_params = {}, _checked(session)
             turn = _turn(serving, request, adapted, getattr(getattr(raw_request, "state", None), _DROPS, ()))
-        except WishError as fault:
+        except BadRequestError as fault:
             raise ValueError(str(fault)) from fault  # SGLang answers one with status 400
         custom = adapted.sampling_params.get("custom_params") or {}
         adapted.sampling_params["custom_params"] = {**custom, **more, CHAT: chat_turn.write(turn)}
@@ -66,7 +66,7 @@ def converted(original: Original, serving: Any, request: Any, raw_request: Any =
 
 def _checked(session: Any) -> Any:
     if set(session) != {"id"} or not isinstance(session["id"], str) or not session["id"]:
-        raise WishError(f'session_params: {short(session)} is not {{"id": a session\'s id}}')
+        raise BadRequestError(f'session_params: {short(session)} is not {{"id": a session\'s id}}')
     return session
 
 
@@ -74,29 +74,29 @@ def _turn(serving: Any, request: Any, adapted: Any, drop: Drop) -> ChatTurn:
     ids = adapted.input_ids
     for field in ("input_ids", "continue_final_message"):
         if getattr(request, field):
-            raise WishError(f"{field}: a session is told whole messages; leave it out, or use /generate")
+            raise BadRequestError(f"{field}: a session is told whole messages; leave it out, or use /generate")
     if request.n != 1:
-        raise WishError(f"n: {request.n}: a session goes on with one answer; leave it out")
+        raise BadRequestError(f"n: {request.n}: a session continues with one answer; leave it out")
     if CHAT in (request.custom_params or {}):
-        raise WishError(f"custom_params: {CHAT} is written by the server; leave it out")
+        raise BadRequestError(f"custom_params: {CHAT} is written by the server; leave it out")
     if (
         not isinstance(ids, list)
         or serving.chat_encoding_spec is not None
         or serving.template_manager.chat_template_name is not None
     ):
-        raise WishError(
+        raise BadRequestError(
             "session_params: messages go into sessions on text models with a Jinja chat template; use /generate"
         )
     messages = request.messages
     if messages[-1].role == "assistant":
-        raise WishError(
-            f"messages: the last one, message {len(messages) - 1}, is the assistant's; send what comes behind it"
+        raise BadRequestError(
+            f"messages: the last one, message {len(messages) - 1}, is the assistant's; send what comes after it"
         )
     return rendering.turn(messages, ids, _Template(serving, request), drop)
 
 
 class _Template:
-    """The server's chat template, with the tools and arguments of one request."""
+    """Chat template of the server, with the tools and arguments of one request."""
 
     def __init__(self, serving: Any, request: Any) -> None:
         self._serving, self._request = serving, request
@@ -106,7 +106,7 @@ class _Template:
         try:
             ids: list[int] = versions.adapter().rendered(self._serving, part, prompt=prompt)
         except ValueError as error:
-            raise WishError(
+            raise BadRequestError(
                 f"messages: the chat template does not render the first {len(messages)} alone ({error}); use /generate"
             ) from error
         return ids

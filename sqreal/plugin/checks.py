@@ -1,4 +1,4 @@
-"""What every reader of requests needs: the error that refuses one, and what a whole number is."""
+"""Checks that every reader of requests needs, and the error that refuses a request."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 LARGEST = 2**31
 
 
-class WishError(Exception):
-    """A request asks for what cannot be done; nothing was done. The message goes back with status 400."""
+class BadRequestError(Exception):
+    """Refused request, of which nothing was done. SGLang returns the message with status 400."""
 
 
 def whole(value: Any) -> bool:
-    """Whether it is a whole number of a sane size, and not a boolean."""
+    """Whether the value is a whole number of a sane size, and not a boolean."""
     return type(value) is int and abs(value) < LARGEST
 
 
 def short(value: Any) -> str:
-    """A value as an error quotes it."""
+    """Shorten a value for an error message."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""The row of a session that lost spans: the slots behind them close up in SGLang's `req_to_token`, and no KV moves."""
+"""Row compaction after a drop: the later slots close up in SGLang's `req_to_token`, and no KV moves."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 def close_up(table: Tensor, row: int, length: int, spans: Sequence[tuple[int, int]]) -> int:
-    """Take spans of positions out of the first `length` entries of a row, in place; the row's new length.
+    """Remove spans of positions from the first `length` entries of a row, in place; returns the new length.
 
     table  [requests, context] int32 or int64: position -> slot (srt/mem_cache/memory_pool.py, ReqToTokenPool)
     spans  sorted disjoint [begin, end) within `length`
 
-    On a GPU sqkernels does it, in stream order, and reads nothing back; on a CPU torch does. What stands behind the new
-    length is stale.
+    On a GPU sqkernels does it, in stream order, and reads nothing back; on a CPU torch does. Entries after the new
+    length are stale.
     """
     if table.device.type == "cuda":
         return close_up_by_kernel(table, row, length, spans)
@@ -28,7 +28,7 @@ def close_up(table: Tensor, row: int, length: int, spans: Sequence[tuple[int, in
 
 
 def close_up_by_kernel(table: Tensor, row: int, length: int, spans: Sequence[tuple[int, int]]) -> int:
-    """The same by `sqkernels.compact`, wherever Triton runs: on a GPU, in its interpreter."""
+    """Do the same by `sqkernels.compact`, on a GPU or in Triton's interpreter."""
     from sqkernels.compact import compact_spans  # noqa: PLC0415 - a server on a CPU has no use for Triton
     from sqkernels.rows import Rows  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What a session was told and has said: the token ids that its next turn continues, with or without KV behind them."""
+"""Conversation of a session: the token ids that its next turn continues, with or without their KV."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from sglang.srt.managers.schedule_batch import FINISH_MATCHED_TOKEN
 
-from sqreal.plugin.checks import WishError
+from sqreal.plugin.checks import BadRequestError
 from sqreal.plugin.history import History, Span, merged, whole_pages
 from sqreal.plugin.request_options import DROP, RequestOptions
 from sqreal.plugin.transcript import Transcript
@@ -15,10 +15,10 @@ _READS = "sqreal_reads"  # attribute of a fork's request: the conversation that 
 
 
 class Conversation:
-    """One streaming session of SGLang, its `Session`, and what of it was dropped.
+    """Streaming session of SGLang, its `Session`, and its dropped tokens.
 
     `first`: tokens at its start that the radix tree may hold and others share. `waiting`: spans to be dropped as soon
-    as they can be, by history position. `forks`: unfinished forks by request id, with the tokens they asked for.
+    as possible, by history position. `forks`: unfinished forks by request id, with the tokens they asked for.
     """
 
     def __init__(self, session: Any) -> None:
@@ -28,32 +28,32 @@ class Conversation:
         self.waiting: list[Span] = []
         self.forks: dict[str, int] = {}
         self.forked: int | None = None
-        self.hold_s = 0.0  # seconds after its turn in which it is not released
+        self.hold_s = 0.0  # seconds after its turn during which it is not released
         self.transcript = Transcript()
-        self.turn: Any = None  # the request of its last turn that entered the queue
+        self.turn: Any = None  # the last turn's request that entered the queue
 
     @property
     def busy(self) -> bool:
         """Whether a turn is unfinished, in the queue or running."""
-        return bool(self._session._inflight)  # noqa: SLF001 - SGLang has no other word for it
+        return bool(self._session._inflight)  # noqa: SLF001 - SGLang has no public name for it
 
     @property
     def begun(self) -> bool:
-        """Whether a turn was ever completed, so that there is something to continue."""
+        """Whether any turn has completed, so that there is something to continue."""
         return self._session.committed_origin_len is not None
 
     @property
     def told(self) -> int:
-        """Tokens that it was told and has said, gone or not."""
+        """Number of tokens that it was told and has said, dropped or not."""
         return (len(self._completed()) if self.begun else 0) + self.history.gone_tokens
 
     def answer(self, tokens: int) -> Any:
-        """The ids of the last so many tokens, none of which is gone."""
+        """Return the ids of the last `tokens` tokens, none of which is dropped."""
         return self._completed()[-tokens:]
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop token ended the last answer, rather than its length or a text."""
+        """Whether a stop token ended the last answer, not its length or a text."""
         return isinstance(self._last.finished_reason, FINISH_MATCHED_TOKEN)
 
     def ids(self) -> Any:
@@ -63,34 +63,34 @@ class Conversation:
             return turn.origin_input_ids + turn.output_ids
         return self._completed() if self.begun else []
 
-    def begin(self, wish: RequestOptions, tokens: int) -> None:
-        """A turn is about to come; when none was completed before it is the first, and sends all there is."""
-        self.forked, self.hold_s = wish.forked, wish.hold_s
+    def begin(self, options: RequestOptions, tokens: int) -> None:
+        """Begin a turn; when none has completed it is the first, and sends the whole prompt."""
+        self.forked, self.hold_s = options.forked, options.hold_s
         if not self.begun:
             self.history, self.waiting = History(), []
-            self.first = wish.publish if wish.publish is not None else tokens
+            self.first = options.publish if options.publish is not None else tokens
 
     def check_drop(self, spans: tuple[Span, ...]) -> None:
-        """A WishError for spans that this conversation cannot drop, now or later."""
+        """Raise a BadRequestError for spans that this conversation cannot drop, now or later."""
         told = self.told
         for span in spans:
             if span.stop > told:
-                raise WishError(
+                raise BadRequestError(
                     f"{DROP}: {list(span)} is out of range; the session was told and has said {told} tokens"
                 )
             if span.start < self.first:
-                raise WishError(
+                raise BadRequestError(
                     f"{DROP}: {list(span)} reaches into the first {self.first} tokens, which the session shares with "
-                    "others; drop what comes behind them, or send less in the first turn"
+                    "others; drop later tokens, or send less in the first turn"
                 )
             for there, word in ((self.history.touches(span), "is gone already"), (self._waits(span), "waits")):
                 if there is not None:
-                    raise WishError(f"{DROP}: {list(span)} overlaps {list(there)}, which {word}")
+                    raise BadRequestError(f"{DROP}: {list(span)} overlaps {list(there)}, which {word}")
 
     def ready(self, committed: int | None, tail: int, page: int) -> list[Span]:
-        """Take the waiting spans that can go now; returns the resident whole pages inside them, sorted.
+        """Take the waiting spans that can be dropped now; returns the resident whole pages inside them, sorted.
 
-        `committed`: tokens with KV, None when it is lost. A span goes when it has KV, with `tail` tokens of KV behind.
+        `committed`: tokens with KV, None when it is lost. A span is dropped when it has KV, with `tail` tokens of KV after it.
         """
         if self.forks:
             return []
@@ -104,7 +104,7 @@ class Conversation:
         return merged(found)
 
     def cut(self, spans: list[Span]) -> None:
-        """Leave these resident tokens out of what the next turn continues."""
+        """Remove these resident tokens from those that the next turn continues."""
         ids = self._completed()
         for span in reversed(spans):
             self.history.drop(span)
@@ -112,7 +112,7 @@ class Conversation:
         session, last = self._session, self._last
         last.origin_input_ids = last.origin_input_ids_unpadded = ids
         last.output_ids = last.output_ids[:0]  # they are part of `ids`
-        last.full_untruncated_fill_ids = None  # SGLang makes it anew
+        last.full_untruncated_fill_ids = None  # SGLang makes a new one
         session.committed_origin_len = session.committed_unpadded_len = len(ids)
 
     def _waits(self, span: Span) -> Span | None:
@@ -120,25 +120,25 @@ class Conversation:
 
     @property
     def _last(self) -> Any:
-        """The request of the last completed turn."""
+        """Return the request of the last completed turn."""
         [node] = self._session.req_nodes.values()
         return node.req
 
     def _completed(self) -> Any:
-        """What the completed turns were told and said, without what is gone; a new array, as SGLang would join it."""
+        """Join the resident tokens of the completed turns into a new array, as SGLang would."""
         last = self._last
         told = last.origin_input_ids[: self._session.committed_origin_len]
         return told + last.output_ids[: last.sampling_params.max_new_tokens]
 
 
 def announce_fork(req: Any, talk: Conversation, tokens: int) -> None:
-    """A fork entered the queue: until it is over, what it reads is not cut."""
+    """Note a fork in the queue: until it ends, the tokens that it reads are not cut."""
     setattr(req, _READS, talk)
     talk.forks[req.rid], talk.forked = tokens, None
 
 
 def fork_over(req: Any) -> None:
-    """A request ended; if it was a fork, its session may be cut again."""
+    """Note a request's end; if it was a fork, its session may be cut again."""
     talk: Conversation | None = getattr(req, _READS, None)
     if talk is not None:
         talk.forks.pop(req.rid, None)

@@ -1,6 +1,6 @@
 """Attention with sinks and sliding windows in plain torch, so that gpt-oss runs on a CPU without AMX.
 
-SGLang's `torch_native` backend, the only one that runs there, takes no sinks. This one is for tests and small models:
+SGLang's `torch_native` backend, the only one that runs there, does not support sinks. This one is for tests and small models:
 exact in float32, slow.
 """
 
@@ -50,10 +50,10 @@ def attend(
     window: int | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Causal attention of one sequence's last tokens.
+    """Compute causal attention of a sequence's last tokens.
 
     query [q, heads, d]; keys [n, kv_heads, d] and values [n, kv_heads, d_v] of the sequence's last n >= q tokens, the
-    queries' own at their end; `window` tokens before its own are seen (None: all); `sinks` [heads] are logits that take
+    queries' own at their end; a query attends to `window` tokens before its own (None: all); `sinks` [heads] are logits that take
     part in the softmax and carry no value. Returns [q, heads * d_v] in the query's type, computed in float32.
     """
     length, heads, _ = query.shape
@@ -73,7 +73,7 @@ def attend(
 
 
 class SinkAttention(TorchNativeAttnBackend):  # type: ignore[misc]  # SGLang is not type-checked here
-    """The backend: writes the new KV, then attends row by row."""
+    """Attention backend that writes the new KV, then attends row by row."""
 
     def forward_extend(
         self,
@@ -129,7 +129,7 @@ class SinkAttention(TorchNativeAttnBackend):  # type: ignore[misc]  # SGLang is 
         output = q.new_empty(len(query), layer.tp_q_head_num * layer.v_head_dim)
         start = 0
         for row, prefix, new in zip(forward_batch.req_pool_indices, prefix_lens, new_lens, strict=True):
-            # What left the window may be freed: it must not even be read.
+            # KV that left the window may be freed: it must not even be read.
             first = 0 if window is None else max(0, prefix - window)
             slots = self.req_to_token_pool.req_to_token[row, first : prefix + new]
             if window is not None and self.use_sliding_window_kv_pool:
@@ -143,6 +143,6 @@ class SinkAttention(TorchNativeAttnBackend):  # type: ignore[misc]  # SGLang is 
 
 
 def install() -> None:
-    """Take the place of the backends that a CPU server may be started with."""
+    """Replace the backends that a CPU server may be started with."""
     for name in _REPLACED:
         attention_registry.ATTENTION_BACKENDS[name] = SinkAttention

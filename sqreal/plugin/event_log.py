@@ -1,7 +1,7 @@
-"""A log of events, one JSON object a line, in the order in which they happened.
+"""Event log: one JSON object a line, in the order of the events.
 
-What happens inside a scheduling round, or while a result is processed, belongs to that event: such details are gathered
-and written with it.
+Details that arise inside a scheduling round, or while a result is processed, belong to that event and are written
+with it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Details = dict[str, list[Any]]
 
 
 def now() -> float:
-    """Seconds of the machine's monotonic clock, the one that clients on the same machine read."""
+    """Return seconds of the machine's monotonic clock, which clients on the same machine read too."""
     return round(time.monotonic(), 6)
 
 
 class EventLog:
-    """Writes events to a new file once it is open; each is in the file when `write` returns.
+    """Log that writes events to a new file once it is open; each is in the file when `write` returns.
 
-    Hooks of an unopened log do nothing: a server has processes and ranks that schedule nothing.
+    Hooks of an unopened log do nothing: some processes and ranks of a server schedule nothing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +37,7 @@ class EventLog:
         self._gathering: list[Details] = []
 
     def open(self) -> None:
-        """Make the file; a PluginError when it is there already, or cannot be made."""
+        """Create the file; a PluginError when it exists or cannot be created."""
         try:
             self._file = self._path.open("x", buffering=1, encoding="utf-8")
         except FileExistsError as error:
@@ -48,7 +48,7 @@ class EventLog:
             raise PluginError(f"step log {self._path} cannot be made: {error}") from error
 
     def hook(self, method: str, parameters: str, around: Callable[..., Any]) -> Hook:
-        """A hook that is in force while the log is open."""
+        """Make a hook that acts only while the log is open."""
 
         def while_open(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             return (original if self._file is None else partial(around, original))(*args, **kwargs)
@@ -56,7 +56,7 @@ class EventLog:
         return Hook(method, parameters, while_open)
 
     def close(self) -> None:
-        """A server keeps its log open to its end; nothing waits to be written."""
+        """Close the log; a server keeps it open to its end, and nothing is buffered."""
         if self._file is not None:
             self._file.close()
 
@@ -69,7 +69,7 @@ class EventLog:
 
     @contextmanager
     def gather(self) -> Iterator[Details]:
-        """Gather the details that come up inside the block; the innermost open block gets them."""
+        """Gather the details that arise inside the block; the innermost open block gets them."""
         details: Details = {}
         self._gathering.append(details)
         try:
@@ -78,7 +78,7 @@ class EventLog:
             self._gathering.pop()
 
     def detail(self, kind: str, value: Any) -> None:
-        """Add a detail to the event it belongs to, or write it as an event when it belongs to none."""
+        """Add a detail to its event, or write it as an event of its own when there is none."""
         if self._gathering:
             self._gathering[-1].setdefault(kind, []).append(value)
         else:

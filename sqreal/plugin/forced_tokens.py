@@ -1,7 +1,7 @@
-"""Forced decoding: a request's output is what the request says, token by token, at the pace of the real model.
+"""Forced decoding: a request dictates its own output, token by token, at the real model's pace.
 
-The model runs and samples as always; then the sampled token of each forced row is replaced. Which token is due follows
-from the row's sequence length alone: after a step over `seq_len` tokens, output token number `seq_len - n_in` is due.
+The model runs and samples as always; then the sampled token of each forced row is replaced. The row's sequence length
+alone determines the due token: after a step over `seq_len` tokens, output token number `seq_len - n_in` is due.
 SGLang's count of the tokens it already knows lags one step behind under overlap scheduling, and starts anew for the
 chunks of a prefill, a retracted request or a session's turn; the sequence length is right in all of them.
 """
@@ -17,7 +17,7 @@ from sqreal.plugin.versions import signature
 FORCE = "sqreal_force"
 """Key of `custom_params`: the output tokens, the last of which ends the request."""
 N_IN = "sqreal_n_in"
-"""Key of `custom_params`: how many prompt tokens they follow, with a session all of its context."""
+"""Key of `custom_params`: the number of prompt tokens before them, with a session its whole context."""
 
 _ATTACHED = (
     "sqreal_forced"  # attribute of a ForwardBatch that carries the tokens from its making to its sampling
@@ -25,7 +25,7 @@ _ATTACHED = (
 
 
 def check_server(scheduler: Any) -> None:
-    """Refuse, when it starts, a server in which tokens do not come one by one."""
+    """Refuse a server, at its start, that does not generate tokens one by one."""
     if not scheduler.spec_algorithm.is_none():
         raise PluginError(
             "forced tokens do not work with speculative decoding; leave out --speculative-algorithm"
@@ -35,7 +35,7 @@ def check_server(scheduler: Any) -> None:
 
 
 def arrived(original: Callable[..., None], scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
-    """A request enters the queue: one that cannot be forced as it asks is refused, the server goes on."""
+    """Check a request that enters the queue: refuse one that cannot be forced; the server continues."""
     params = req.sampling_params.custom_params
     if isinstance(params, dict) and FORCE in params and req.to_finish is None:
         fault = fault_of(
@@ -54,10 +54,10 @@ def arrived(original: Callable[..., None], scheduler: Any, req: Any, *args: Any,
 def fault_of(
     params: dict[str, Any], *, n_in: int, max_new_tokens: int, vocabulary: int, stops: set[int]
 ) -> str | None:
-    """Why these tokens cannot be forced, with the fix; None when they can.
+    """State why these tokens cannot be forced, with the fix; None when they can.
 
-    `stops` are the ids that end this request (none with ignore_eos). `max_new_tokens` is what the server allows, which the
-    context length and the pool may have made smaller than what was declared.
+    `stops` are the ids that end this request (none with ignore_eos). `max_new_tokens` is the server's limit, which the
+    context length and the pool may have made smaller than the request's.
     """
     forced, said = params[FORCE], params.get(N_IN)
     if not isinstance(forced, list) or not forced or not all(type(token) is int for token in forced):
@@ -80,7 +80,7 @@ def fault_of(
 
 
 def _stops(req: Any) -> set[int]:
-    """The ids that end a request, as `Req._check_token_based_finish` looks for them."""
+    """Collect the ids that end a request, as `Req._check_token_based_finish` looks for them."""
     stops = set(req.sampling_params.stop_token_ids or ()) | set(req.eos_token_ids or ())
     if req.tokenizer is not None:
         stops |= {req.tokenizer.eos_token_id, *(req.tokenizer.additional_stop_token_ids or ())}
@@ -88,7 +88,7 @@ def _stops(req: Any) -> set[int]:
 
 
 def due(reqs: Sequence[Any], seq_lens: Sequence[int]) -> list[int] | None:
-    """The token that each row has to produce in this step, -1 for a free row; None when all rows are free."""
+    """Return the token that each row must produce in this step, -1 for a free row; None when all rows are free."""
     tokens = [-1] * len(reqs)
     for row, (req, seq_len) in enumerate(zip(reqs, seq_lens, strict=True)):
         params = req.sampling_params.custom_params
@@ -96,15 +96,15 @@ def due(reqs: Sequence[Any], seq_lens: Sequence[int]) -> list[int] | None:
         if not forced:
             continue
         place = seq_len - len(req.origin_input_ids)
-        if 0 <= place < len(forced):  # before: a chunk of the prefill, whose token SGLang drops
+        if 0 <= place < len(forced):  # before the output: a chunk of the prefill, whose token SGLang drops
             tokens[row] = forced[place]
-        elif place > len(forced):  # one behind the last: launched before the end was seen, and dropped
-            raise PluginError(f"request {req.rid} went on behind its {len(forced)} forced tokens (at {place})")
+        elif place > len(forced):  # one after the last: launched before the end was seen, and dropped
+            raise PluginError(f"request {req.rid} continued after its {len(forced)} forced tokens (at {place})")
     return tokens if any(token >= 0 for token in tokens) else None
 
 
 def batch_made(original: Callable[..., Any], cls: type, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """A batch becomes a forward pass: note what its rows have to produce."""
+    """Note the tokens that the rows of a new forward pass must produce."""
     import torch  # noqa: PLC0415 - only a server needs it, and has it loaded
 
     forward_batch = original(cls, batch, *args, **kwargs)
@@ -117,13 +117,13 @@ def batch_made(original: Callable[..., Any], cls: type, batch: Any, *args: Any, 
 
 
 class Sampling:
-    """Puts forced tokens in the place of the sampled ones, and has `return_logprob` tell of them."""
+    """Sampling hook that replaces sampled tokens by forced ones and makes `return_logprob` report those."""
 
     def __init__(self) -> None:
-        self._forced: Any = None  # of the step that is being sampled; one thread samples, a step at a time
+        self._forced: Any = None  # of the current step; one thread samples, a step at a time
 
     def hooks(self) -> list[Hook]:
-        """The methods of SGLang that are wrapped."""
+        """List the hooks of SGLang's methods."""
         return [
             Hook(
                 "sglang.srt.model_executor.model_runner.ModelRunner.sample",
@@ -138,7 +138,7 @@ class Sampling:
         ]
 
     def sampled(self, original: Callable[..., Any], runner: Any, logits_output: Any, forward_batch: Any) -> Any:
-        """Tokens are sampled: put the forced ones in their place."""
+        """Replace sampled tokens by the forced ones."""
         self._forced = getattr(forward_batch, _ATTACHED, None)
         try:
             return self._replaced(original(runner, logits_output, forward_batch))
@@ -148,7 +148,7 @@ class Sampling:
     def scored(
         self, original: Callable[..., Any], processor: Any, logprobs: Any, top: Any, ids: Any, tokens: Any
     ) -> Any:
-        """Log-probabilities of the tokens that come out, not of those that the model sampled."""
+        """Compute log-probabilities of the returned tokens, not of those that the model sampled."""
         return original(processor, logprobs, top, ids, self._replaced(tokens))
 
     def _replaced(self, tokens: Any) -> Any:

@@ -1,4 +1,4 @@
-"""/generate: what the process that speaks HTTP has to refuse, since a scheduler sees its parts one by one."""
+"""Refusals of /generate by the HTTP process, as a scheduler sees a request's parts one by one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _REQUEST = "sglang.srt.managers.io_struct.GenerateReqInput"
 
 
 def normalized(original: Callable[..., None], request: Any) -> None:
-    """A session goes on with one prompt and one answer; of several the first would be done, and the others refused."""
+    """Refuse several prompts or answers for a session: SGLang would run the first and refuse the others."""
     original(request)
     if request.session_params is None:
         return
     if request.parallel_sample_num > 1:
-        raise ValueError(f"n: {request.parallel_sample_num}: a session goes on with one answer; leave it out")
+        raise ValueError(f"n: {request.parallel_sample_num}: a session continues with one answer; leave it out")
     if not request.is_single:
         raise ValueError(
             f"session_params: {short(request.session_params)} with a batch of {request.batch_size} prompts; "

@@ -1,8 +1,8 @@
-"""Which tokens of a conversation are gone, and where the others stand.
+"""History of a conversation: its dropped tokens, and the positions of the others.
 
-Two ways of counting. *History positions* count every token that a session was ever sent or said, gone or not: what a
-client names spans by, since they never change. *Resident positions* count what is left: a token's place in the row of
-KV, and in the prompt that the server computes.
+Two ways of counting. *History positions* count every token that a session was ever told or has said, dropped or not;
+clients name spans by them, since they never change. *Resident positions* count the remaining tokens: a token's place in
+the row of KV, and in the prompt that the server computes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
 
 class History:
-    """The spans of one conversation that are gone, by history position: sorted and disjoint."""
+    """Dropped spans of one conversation, by history position: sorted and disjoint."""
 
     def __init__(self) -> None:
         self.gone: list[Span] = []
@@ -33,20 +33,20 @@ class History:
         return sum(span.tokens for span in self.gone)
 
     def touches(self, span: Span) -> Span | None:
-        """A span that is gone and shares tokens with this one."""
+        """Find a dropped span that shares tokens with this one."""
         return next((gone for gone in self.gone if gone.start < span.stop and span.start < gone.stop), None)
 
     def resident(self, span: Span) -> Span:
-        """The resident positions of a span none of which is gone."""
+        """Convert a span without dropped tokens to resident positions."""
         before = sum(gone.tokens for gone in self.gone if gone.stop <= span.start)
         return Span(span.start - before, span.stop - before)
 
     def told(self, resident: Span) -> Span:
-        """The history positions of resident tokens, and of what is gone between them."""
+        """Convert a resident span to history positions, including the dropped tokens inside it."""
         return Span(self._place(resident.start), self._place(resident.stop - 1) + 1)
 
     def parts(self, resident: Span) -> list[Span]:
-        """The history positions of resident tokens, in spans without what is gone between them."""
+        """Convert a resident span to history positions, in spans without dropped tokens."""
         told, found = self.told(resident), []
         start = told.start
         for gone in self.gone:
@@ -64,20 +64,20 @@ class History:
         return place
 
     def drop(self, resident: Span) -> None:
-        """These resident tokens are gone now."""
+        """Mark these resident tokens as dropped."""
         told = self.told(resident)
         self.gone = [gone for gone in self.gone if not told.start < gone.start < told.stop]
         insort(self.gone, told)
 
 
 def whole_pages(span: Span, page: int) -> Span | None:
-    """The whole pages inside a span of resident positions: all that can be freed of it; None when there is none."""
+    """Find the whole pages inside a span of resident positions, the part that can be freed; None when there is none."""
     start, stop = -(-span.start // page) * page, span.stop // page * page
     return Span(start, stop) if start < stop else None
 
 
 def merged(spans: list[Span]) -> list[Span]:
-    """Sorted spans, those that touch joined."""
+    """Join touching spans; the input is sorted."""
     found: list[Span] = []
     for span in sorted(spans):
         if found and found[-1].stop == span.start:
@@ -88,7 +88,7 @@ def merged(spans: list[Span]) -> list[Span]:
 
 
 def common_prefix(one: Any, other: Any) -> int:
-    """How many leading tokens two sequences share; the usual case, all of them, is compared as a whole."""
+    """Count the leading tokens that two sequences share; the usual case, all of them, is compared as a whole."""
     if one == other:
         return len(one)
     return next(

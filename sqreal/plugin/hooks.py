@@ -1,8 +1,8 @@
-"""How the plugin touches SGLang: named methods, checked before they are wrapped.
+"""Hooks on SGLang: named methods, checked before they are wrapped.
 
 SGLang's own `HookRegistry` logs a hook that does not apply and starts the server without it. A run that was not forced,
-or not logged, must not look like one that was; so the plugin wraps the methods itself and any difference from what
-was tested raises.
+or not logged, must not look like one that was; so the plugin wraps the methods itself and raises on any difference
+from the tested SGLang.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sqreal.plugin.versions import TESTED_VERSIONS
 
 
 class PluginError(Exception):
-    """What the plugin cannot do here; the message says how to go on."""
+    """The plugin cannot do as asked here; the message names the fix."""
 
 
 class Hook(NamedTuple):
-    """A wrapper of one method of SGLang."""
+    """Wrapper of one method of SGLang."""
 
     method: str
     """Its dotted path: module, class, name."""
     parameters: str
-    """Its parameters in the version that is installed, separated by blanks; `*` stands before those that are keyword-only."""
+    """Its parameters in the installed version, separated by blanks; `*` precedes the keyword-only ones."""
     around: Callable[..., Any]
     """Called in its place as `around(original, self, ...)`."""
 
@@ -41,7 +41,7 @@ class Need(NamedTuple):
 
 
 def check_version(installed: str) -> None:
-    """A PluginError when the plugin was not tested with this version of SGLang."""
+    """Raise a PluginError when the plugin was not tested with this version of SGLang."""
     if installed not in TESTED_VERSIONS:
         tested = " or ".join(TESTED_VERSIONS)
         raise PluginError(
@@ -50,7 +50,7 @@ def check_version(installed: str) -> None:
 
 
 def faults(hooks: Iterable[Hook], needs: Iterable[Need]) -> list[str]:
-    """What is not as it was tested; empty when all of it is."""
+    """List the differences from the tested SGLang; empty when there are none."""
     found = []
     for hook in hooks:
         try:
@@ -74,10 +74,10 @@ def faults(hooks: Iterable[Hook], needs: Iterable[Need]) -> list[str]:
 
 
 def install(hooks: Iterable[Hook], needs: Iterable[Need]) -> None:
-    """Wrap the methods; a PluginError, and nothing wrapped, when SGLang is not as it was tested."""
+    """Wrap the methods; a PluginError, with nothing wrapped, when SGLang differs from the tested one."""
     hooks = tuple(hooks)
     if found := faults(hooks, needs):
-        raise PluginError("SGLang's internals are not as they were tested: " + "; ".join(found))
+        raise PluginError("SGLang's internals differ from the tested ones: " + "; ".join(found))
     for hook in hooks:
         owner, name, method = _resolve(hook.method)
         wrapped = _wrapped(getattr(method, "__func__", method), hook.around)
@@ -93,7 +93,7 @@ def _wrapped(original: Callable[..., Any], around: Callable[..., Any]) -> Any:
 
 
 def _resolve(path: str) -> tuple[type, str, Any]:
-    """The class, the name and the method (bound, when it is a class method) behind a dotted path."""
+    """Resolve a dotted path to the class, the name and the method (bound, when it is a class method)."""
     owner_path, _, name = path.rpartition(".")
     owner = pkgutil.resolve_name(owner_path)
     return owner, name, getattr(owner, name)
@@ -109,7 +109,7 @@ def _parameters(method: Any) -> str:
 
 
 def _names(owner: type) -> set[str]:
-    """Every name that the class or its methods mention: renaming or removing an attribute removes it here."""
+    """Collect every name that the class or its methods mention: renaming or removing an attribute removes it here."""
     names = set(dir(owner))
     for part in owner.__mro__:
         names.update(inspect.get_annotations(part))

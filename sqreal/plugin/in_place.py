@@ -1,8 +1,8 @@
-"""In-place eviction: what requests ask of their sessions is checked and carried out, and positions go on counting.
+"""In-place eviction: check and carry out the request options; positions keep counting dropped tokens.
 
-A turn of a session may name spans to drop before it; what cannot go at once (a fork reads the session, or a sliding
-window still reaches the span) goes before a later turn. A fork may read a session up to a length. request_options.py has the
-words, sessions.py what becomes of the KV.
+A turn of a session may name spans to drop before it; a span that cannot be dropped at once (a fork reads the session, or
+a sliding window still reaches it) is dropped before a later turn. A fork may read a session up to a length.
+request_options.py defines the options, sessions.py manages the KV.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sqreal.plugin import request_options as wishes
-from sqreal.plugin import versions
+from sqreal.plugin import request_options, versions
 from sqreal.plugin.chat_turn import ChatTurn
-from sqreal.plugin.checks import WishError, short
+from sqreal.plugin.checks import BadRequestError, short
 from sqreal.plugin.conversation import Conversation, announce_fork, fork_over
 from sqreal.plugin.history import common_prefix
 from sqreal.plugin.hooks import Hook, Need, PluginError
@@ -32,63 +31,65 @@ _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
 def check_server(scheduler: Any) -> None:
-    """Refuse, when it starts, a server whose KV the plugin does not know, by the flag that makes it so."""
+    """Refuse a server, at its start, whose KV the plugin does not know; name the flag that causes it."""
     if type(scheduler.tree_cache) is not SessionCache:
-        raise PluginError(f"sessions in place need their cache; start with --radix-cache-backend {BACK_END}")
+        raise PluginError(
+            f"in-place sessions need their own cache; start with --radix-cache-backend {BACK_END}"
+        )
     check_scheduler(scheduler, _ADAPTER.parallel(scheduler), _ADAPTER.unserved(scheduler))
 
 
 def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) -> None:
-    """A request came in: do what it asks of its session first, or refuse it by name."""
+    """Carry out the options of an arriving request, or refuse it by name."""
     params = recv_req.session_params
     name = None if params is None else params.id
     try:
         _check_request(name, recv_req.input_ids, scheduler.model_config.vocab_size)
-        wish = wishes.read(
+        options = request_options.read(
             recv_req.sampling_params.custom_params, session=name, tokens=len(recv_req.input_ids or ())
         )
-        if wish.fork is not None and wish.chat is not None:
-            _fork_by_messages(scheduler, wish.fork.session, wish.chat, recv_req)
-        elif wish.fork is not None:
-            _check_fork(scheduler, wish.fork, recv_req.input_ids)
+        if options.fork is not None and options.chat is not None:
+            _fork_by_messages(scheduler, options.fork.session, options.chat, recv_req)
+        elif options.fork is not None:
+            _check_fork(scheduler, options.fork, recv_req.input_ids)
         session = None if name is None else scheduler.session_controller.get(name)
         if session is not None and session.streaming and not session.close_on_finish:
-            _begin(scheduler, session, wish, recv_req)
+            _begin(scheduler, session, options, recv_req)
         elif session is not None:
-            _check_plain(session, wish)
-    except WishError as fault:
+            _check_plain(session, options)
+    except BadRequestError as fault:
         _refuse(scheduler, recv_req, str(fault))
         return
     original(scheduler, recv_req, **kwargs)
 
 
 def _check_request(name: Any, input_ids: Any, vocabulary: int) -> None:
-    """What would end SGLang's scheduler, and every session with it, is refused."""
+    """Refuse a request that would end SGLang's scheduler, and every session with it."""
     if name is not None and (not isinstance(name, str) or not name):
-        raise WishError(f"session_params: id: {short(name)} is not a session's id")
+        raise BadRequestError(f"session_params: id: {short(name)} is not a session's id")
     if input_ids and not 0 <= min(input_ids) <= max(input_ids) < vocabulary:
         place = next(place for place, token in enumerate(input_ids) if not 0 <= token < vocabulary)
-        raise WishError(
-            f"input_ids[{place}]: {short(input_ids[place])} is no token; the model's are 0 to {vocabulary - 1}"
+        raise BadRequestError(
+            f"input_ids[{place}]: {short(input_ids[place])} is not a token; the model's are 0 to {vocabulary - 1}"
         )
 
 
-def _begin(scheduler: Any, session: Any, wish: RequestOptions, recv_req: Any) -> None:
-    """A turn is to come: drop what it and those before asked for, as far as it can go."""
+def _begin(scheduler: Any, session: Any, options: RequestOptions, recv_req: Any) -> None:
+    """Begin a turn: drop the spans that it and earlier turns named, as far as possible now."""
     talk = scheduler.tree_cache.session.conversation(session)
     if talk.busy:
-        if wish != wishes.NOTHING:
-            raise WishError(f"session {session.session_id!r} has an unfinished turn; wait for its end")
+        if options != request_options.NOTHING:
+            raise BadRequestError(f"session {session.session_id!r} has an unfinished turn; wait for its end")
         return  # SGLang refuses it
     plan = None
-    if wish.chat is not None:
-        plan = _plan(scheduler, session.session_id, talk, wish.chat, recv_req.input_ids)
-        wish = wish._replace(drop=plan.spans)
+    if options.chat is not None:
+        plan = _plan(scheduler, session.session_id, talk, options.chat, recv_req.input_ids)
+        options = options._replace(drop=plan.spans)
     new = recv_req.input_ids if plan is None else plan.ids
-    talk.check_drop(wish.drop)
+    talk.check_drop(options.drop)
     shift, told = _shift(scheduler, session.session_id), len(talk.ids()) + len(new)
     if told + shift > scheduler.model_config.context_len - _UNUSED:
-        raise WishError(
+        raise BadRequestError(
             f"session {session.session_id!r}: {told} tokens, at positions that count {shift} dropped ones, reach the "
             f"model's context of {scheduler.model_config.context_len}; open a new session with what is left"
         )
@@ -97,16 +98,16 @@ def _begin(scheduler: Any, session: Any, wish: RequestOptions, recv_req: Any) ->
     else:
         talk.transcript.begin(plan)
         recv_req.input_ids = new
-    talk.waiting += wish.drop
+    talk.waiting += options.drop
     drop_ready(scheduler, session.session_id, talk)
-    talk.begin(wish, len(new))
+    talk.begin(options, len(new))
 
 
 def _plan(scheduler: Any, name: str, talk: Conversation, turn: ChatTurn, ids: Any) -> Plan:
-    """What of a whole conversation its session has not been told, and what is to be dropped before."""
+    """Plan a turn of a whole conversation: the messages new to its session, and the spans to drop before."""
     tokenizer = scheduler.tokenizer
     if tokenizer is None:
-        raise WishError("messages: this server has no tokenizer; start it without --skip-tokenizer-init")
+        raise BadRequestError("messages: this server has no tokenizer; start it without --skip-tokenizer-init")
     begun = talk.begun
     state = State(
         name,
@@ -119,22 +120,22 @@ def _plan(scheduler: Any, name: str, talk: Conversation, turn: ChatTurn, ids: An
 
 
 def _texts(tokenizer: Any, ids: Any) -> list[str]:
-    """What SGLang may have made of an answer: with special tokens or without; what is no token it shows as token 0."""
+    """Decode an answer in each way that SGLang may have: with or without special tokens; it shows a non-token as token 0."""
     known = len(tokenizer)
     tokens = [token if 0 <= token < known else 0 for token in ids]
     return [str(tokenizer.decode(tokens, skip_special_tokens=skip)) for skip in (False, True)]
 
 
-def _check_plain(session: Any, wish: RequestOptions) -> None:
-    """A session of SGLang's other kind, or one that is closing, is served as by SGLang itself."""
-    if wish != wishes.NOTHING:
-        raise WishError(
+def _check_plain(session: Any, options: RequestOptions) -> None:
+    """Refuse request options for a closing session, or one of SGLang's other kind; SGLang serves the rest."""
+    if options != request_options.NOTHING:
+        raise BadRequestError(
             f"session {session.session_id!r} is closing or was not opened with streaming: true; open another one"
         )
 
 
 def drop_ready(scheduler: Any, name: str, talk: Conversation) -> None:
-    """Drop those of a session's waiting spans that can go now."""
+    """Drop those of a session's waiting spans that can be dropped now."""
     if not talk.waiting:
         return
     cache = scheduler.tree_cache
@@ -149,25 +150,27 @@ def drop_ready(scheduler: Any, name: str, talk: Conversation) -> None:
 
 
 def _check_fork(scheduler: Any, fork: Fork, input_ids: Any) -> None:
-    """A fork repeats the tokens of the session it names: who cannot say them may not read their KV."""
+    """Check that a fork repeats the tokens of its session: a client that cannot may not read their KV."""
     known = _forked(scheduler, fork.session).ids()
     tokens = min(fork.tokens, len(known))
     same = common_prefix(known[:tokens], input_ids[:tokens])
     if same < tokens:
-        raise WishError(
+        raise BadRequestError(
             f"{FORK}: token {same} of the request is not that of session {fork.session!r}; "
             "send the tokens that the session holds, without those that were dropped"
         )
 
 
 def _fork_by_messages(scheduler: Any, name: str, turn: ChatTurn, recv_req: Any) -> None:
-    """A fork whose list goes on from an idle session's: it reads what the session holds, and computes what is new."""
+    """Fork an idle session by messages: the fork reads the session's KV and computes only the new messages."""
     talk = _forked(scheduler, name)
     if talk.busy:
-        raise WishError(f"{FORK}: session {name!r} has an unfinished turn; send the fork before it, or wait")
+        raise BadRequestError(
+            f"{FORK}: session {name!r} has an unfinished turn; send the fork before it, or wait"
+        )
     plan = _plan(scheduler, name, talk, turn, recv_req.input_ids)
     if plan.drop or not plan.start:
-        raise WishError(
+        raise BadRequestError(
             f"{FORK}: session {name!r} was not told a message yet, and a fork drops none; send a turn first"
         )
     known = talk.ids()
@@ -178,7 +181,7 @@ def _fork_by_messages(scheduler: Any, name: str, turn: ChatTurn, recv_req: Any) 
 def _forked(scheduler: Any, name: str) -> Conversation:
     session = scheduler.session_controller.get(name)
     if session is None or not session.streaming:
-        raise WishError(
+        raise BadRequestError(
             f"{FORK}: session {name!r} does not exist, or was not opened with streaming: true; open it, or name another one"
         )
     talk: Conversation = scheduler.tree_cache.session.conversation(session)
@@ -186,7 +189,7 @@ def _forked(scheduler: Any, name: str) -> Conversation:
 
 
 def _refuse(scheduler: Any, recv_req: Any, fault: str) -> None:
-    """Answer with status 400, as SGLang does for a session that it does not know."""
+    """Answer with status 400, as SGLang does for an unknown session."""
     req = _ADAPTER.refused(scheduler, recv_req)
     req.tokenizer = scheduler.tokenizer
     req.set_finish_with_abort(fault)
@@ -195,7 +198,7 @@ def _refuse(scheduler: Any, recv_req: Any, fault: str) -> None:
 
 
 def queued(original: Original, scheduler: Any, req: Any, is_retracted: bool = False) -> None:
-    """A request enters the queue: its session knows who reads and continues it."""
+    """Note on its session that a queued request reads or continues it."""
     sessions: Sessions = scheduler.tree_cache.session
     fork = fork_of(req)
     if fork is not None and not is_retracted:
@@ -208,7 +211,7 @@ def queued(original: Original, scheduler: Any, req: Any, is_retracted: bool = Fa
 
 
 def capped(original: Original, scheduler: Any, req: Any) -> None:
-    """The context limit is one of positions: what was dropped in place still counts."""
+    """Cap the output by the context limit in positions: tokens dropped in place still count."""
     original(scheduler, req)
     fork = fork_of(req)
     name = fork.session if fork is not None else req.session.session_id if req.session is not None else None
@@ -226,7 +229,7 @@ def _shift(scheduler: Any, name: str) -> int:
 
 
 def batch_made(original: Original, cls: type, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """A batch becomes a forward pass: tokens stand behind those that are gone, too."""
+    """Set positions of a new forward pass, which count dropped tokens too."""
     import torch  # noqa: PLC0415 - a server has it loaded
 
     forward = original(cls, batch, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""A server without sessions in place: who asks for what only they do is told so, instead of nothing."""
+"""Server without in-place sessions: refuses request options that only they can serve."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sqreal.plugin.request_options import words
 
 
 def queued(original: Callable[..., None], scheduler: Any, req: Any, *args: Any, **kwargs: Any) -> None:
-    """A request enters the queue: it is refused by name, the server goes on."""
+    """Refuse a queued request with such options by name; the server continues."""
     if req.to_finish is None and (asked := words(req.sampling_params.custom_params)):
         req.set_finish_with_abort(
-            f"{asked[0]}: this server has no sessions in place; start it with sqreal serve MODEL --cache session"
+            f"{asked[0]}: this server has no in-place sessions; start it with sqreal serve MODEL --cache session"
         )
     original(scheduler, req, *args, **kwargs)
 

@@ -1,6 +1,6 @@
-"""What a request may ask of its session, in `sampling_params.custom_params`; docs/http.md describes it.
+"""Request options for sessions, in `sampling_params.custom_params`; docs/http.md describes them.
 
-What comes from the network is checked here: a WishError says what is wrong with which value, and what to send.
+Data from the network is checked here: a BadRequestError names the field, the value, its fault and the fix.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqreal.plugin import chat_turn
 from sqreal.plugin.chat_turn import CHAT, ChatTurn
-from sqreal.plugin.checks import LARGEST, WishError, short, whole
+from sqreal.plugin.checks import LARGEST, BadRequestError, short, whole
 from sqreal.plugin.history import Span
 
 DROP = "sqreal_drop"
@@ -19,14 +19,14 @@ DROP = "sqreal_drop"
 FORK = "sqreal_fork"
 """Of a request without a session of its own: {"session": id, "tokens": n}, whose first n tokens it reads."""
 PUBLISH = "sqreal_publish"
-"""Of a session's first turn: how many of its tokens other sessions may share; they are never dropped."""
+"""Of a session's first turn: the number of leading tokens that other sessions may share; they are never dropped."""
 FORKED = "sqreal_forked"
-"""Of a session's turn: a fork of its first n tokens will follow, so they stay readable until it came."""
+"""Of a session's turn: a fork of its first n tokens will follow, so they stay readable until it arrives."""
 HOLD = "sqreal_hold_s"
-"""Of a session's turn: seconds after it in which the idle session is not released, whatever the pressure."""
+"""Of a session's turn: seconds after it during which the idle session is never released."""
 
 _MOST_SPANS = 4096
-_LONGEST_S = 86_400.0  # a day: what is held for longer is a leak
+_LONGEST_S = 86_400.0  # a day: a longer hold is a leak
 
 
 class Fork(NamedTuple):
@@ -37,7 +37,7 @@ class Fork(NamedTuple):
 
 
 class RequestOptions(NamedTuple):
-    """What one request asks for."""
+    """Options of one request."""
 
     drop: tuple[Span, ...] = ()
     publish: int | None = None
@@ -51,22 +51,24 @@ NOTHING = RequestOptions()
 
 
 def read(params: Any, *, session: str | None, tokens: int) -> RequestOptions:
-    """Read a request's `custom_params`; `tokens`: how many it sends."""
+    """Read a request's `custom_params`; `tokens`: the number it sends."""
     if params is None:
         return NOTHING
     if not isinstance(params, Mapping):
-        raise WishError(f"custom_params: {short(params)} is not an object of names and values")
+        raise BadRequestError(f"custom_params: {short(params)} is not an object of names and values")
     if not words(params):
         return NOTHING
     for key in (DROP, PUBLISH, FORKED, CHAT, HOLD):
         if session is None and params.get(key) is not None and (key != CHAT or params.get(FORK) is None):
-            raise WishError(f"{key}: is for a session's turn; send session_params with the session's id")
+            raise BadRequestError(f"{key}: is for a session's turn; send session_params with the session's id")
     if session is not None and params.get(FORK) is not None:
-        raise WishError(
+        raise BadRequestError(
             f"{FORK}: a turn of session {session!r} forks nothing; send the fork without session_params"
         )
     if params.get(CHAT) is not None and params.get(DROP) is not None:
-        raise WishError(f"{DROP}: a chat turn drops messages, not spans; name them in {chat_turn.DROP_MESSAGE}")
+        raise BadRequestError(
+            f"{DROP}: a chat turn drops messages, not spans; name them in {chat_turn.DROP_MESSAGE}"
+        )
     return RequestOptions(
         _spans(params[DROP]) if params.get(DROP) is not None else (),
         _size(PUBLISH, params.get(PUBLISH), tokens),
@@ -78,14 +80,14 @@ def read(params: Any, *, session: str | None, tokens: int) -> RequestOptions:
 
 
 def words(params: Any) -> list[str]:
-    """The names in a request's `custom_params` that ask something of sessions."""
+    """List the session options named in a request's `custom_params`."""
     if not isinstance(params, Mapping):
         return []
     return [key for key in (DROP, FORK, PUBLISH, FORKED, CHAT, HOLD) if params.get(key) is not None]
 
 
 def fork_of(req: Any) -> Fork | None:
-    """What a request that was let in forks."""
+    """Return the fork of an admitted request."""
     if req is None or req.session is not None or req.to_finish is not None:
         return None
     params = req.sampling_params.custom_params
@@ -95,32 +97,36 @@ def fork_of(req: Any) -> Fork | None:
 
 def _spans(value: Any) -> tuple[Span, ...]:
     if not isinstance(value, list) or len(value) > _MOST_SPANS:
-        raise WishError(f"{DROP}: {short(value)} is not a list of at most {_MOST_SPANS} spans [start, stop]")
+        raise BadRequestError(
+            f"{DROP}: {short(value)} is not a list of at most {_MOST_SPANS} spans [start, stop]"
+        )
     spans = []
     for place, item in enumerate(value):
         if not isinstance(item, list) or len(item) != 2 or not all(whole(each) for each in item):
-            raise WishError(f"{DROP}[{place}]: {short(item)} is not [start, stop] in whole numbers")
+            raise BadRequestError(f"{DROP}[{place}]: {short(item)} is not [start, stop] in whole numbers")
         span = Span(*item)
         if not 0 <= span.start < span.stop:
-            raise WishError(
-                f"{DROP}[{place}]: {list(span)} holds no token; start at 0 or later, and stop behind it"
+            raise BadRequestError(
+                f"{DROP}[{place}]: {list(span)} holds no token; start at 0 or later, and stop after the start"
             )
         spans.append(span)
     spans.sort()
     for before, after in pairwise(spans):
         if after.start < before.stop:
-            raise WishError(f"{DROP}: {list(before)} and {list(after)} overlap; name every token once")
+            raise BadRequestError(f"{DROP}: {list(before)} and {list(after)} overlap; name every token once")
     return tuple(spans)
 
 
 def _fork(value: Any, tokens: int) -> Fork:
     if not isinstance(value, Mapping) or set(value) != {"session", "tokens"}:
-        raise WishError(f'{FORK}: {short(value)} is not {{"session": id, "tokens": how many of its tokens}}')
+        raise BadRequestError(
+            f'{FORK}: {short(value)} is not {{"session": id, "tokens": the number of its tokens to read}}'
+        )
     name, length = value["session"], value["tokens"]
     if not isinstance(name, str) or not name:
-        raise WishError(f"{FORK}: session: {short(name)} is not a session's id")
+        raise BadRequestError(f"{FORK}: session: {short(name)} is not a session's id")
     if not whole(length) or not 0 < length < tokens:
-        raise WishError(
+        raise BadRequestError(
             f"{FORK}: tokens: {short(length)} is not a whole number from 1 to {tokens - 1}; "
             "a fork sends the session's tokens and at least one more"
         )
@@ -131,7 +137,7 @@ def _size(key: str, value: Any, most: int) -> int | None:
     if value is None:
         return None
     if not whole(value) or not 0 < value <= most:
-        raise WishError(f"{key}: {short(value)} is not a whole number from 1 to {most}")
+        raise BadRequestError(f"{key}: {short(value)} is not a whole number from 1 to {most}")
     return int(value)
 
 
@@ -139,5 +145,5 @@ def _seconds(value: Any) -> float:
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST_S:
-        raise WishError(f"{HOLD}: {short(value)} is not a number of seconds from 0 to {_LONGEST_S:g}")
+        raise BadRequestError(f"{HOLD}: {short(value)} is not a number of seconds from 0 to {_LONGEST_S:g}")
     return float(value)

@@ -1,6 +1,6 @@
-"""Which servers in-place eviction is not tested with, and what to start them without.
+"""Refusal of servers with which in-place eviction is not tested; it names the flags to leave out.
 
-The command line is looked at before a model is loaded, which may take minutes; what came of it, once all is there.
+The command line is checked before a model is loaded, which may take minutes; the resulting scheduler is checked after.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _DATA_PARALLEL = "use --dp-size 1, without --enable-dp-attention"
 _PIPELINE = "use --pp-size 1"
 _NO_SESSIONS = "start with --enable-streaming-session"
 BACK_END = "sidequest"
-"""The radix cache that sessions in place need."""
+"""The radix cache that in-place sessions need."""
 
 
 def check_flags(args: Any) -> None:
-    """A PluginError for a command line (SGLang's ServerArgs) that is not tested, by flag and fix."""
+    """Raise a PluginError for an untested command line (SGLang's ServerArgs), naming flag and fix."""
     _refuse(
         {
             f"start with --radix-cache-backend {BACK_END}": args.radix_cache_backend != BACK_END,
@@ -44,9 +44,9 @@ def check_flags(args: Any) -> None:
 
 
 def check_scheduler(scheduler: Any, parallel: Any, others: Mapping[str, bool]) -> None:
-    """A PluginError for what a model's own settings, or SGLang's, made of the command line.
+    """Raise a PluginError for untested settings that the model or SGLang added to the command line.
 
-    `parallel`: its dp_size, pp_size and attn_dp_enabled. `others`: fixes, and whether they are called for.
+    `parallel`: its dp_size, pp_size and attn_dp_enabled. `others`: fixes, and whether each is needed.
     """
     _refuse(
         {

@@ -15,7 +15,7 @@ _ADAPTER = versions.adapter()
 
 
 class SessionCache(_ADAPTER.Cache):  # type: ignore[misc,name-defined]  # SGLang's class, untyped here
-    """Plain requests are served as by SGLang's own cache."""
+    """Radix cache with sessions; it serves plain requests like SGLang's own cache."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params)
@@ -23,7 +23,7 @@ class SessionCache(_ADAPTER.Cache):  # type: ignore[misc,name-defined]  # SGLang
 
 
 def register() -> None:
-    """Make the back end known by its name, once a process."""
+    """Register the back end by its name, once in each process."""
     if get_radix_cache_factory(BACK_END) is None:
         register_radix_cache_backend(BACK_END, lambda context: _ADAPTER.create_cache(context, SessionCache))
 

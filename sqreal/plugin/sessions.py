@@ -1,7 +1,7 @@
-"""The sessions of a server with in-place eviction: SGLang's streaming sessions, with four things more.
+"""Sessions of a server with in-place eviction: SGLang's streaming sessions with four additions.
 
 A session's row of KV can be *cut* between turns, *forked* (read up to a point by another request), *released* while it
-is idle, and *outlive* its session for the forks that read it. An aborted or retracted turn loses the row. A turn may ask
+is idle, and *outlive* its session for the forks that read it. An aborted or retracted turn loses the row. A turn may request
 that the idle session is *held* for a while after it: then it is not released, but it may be closed.
 """
 
@@ -23,12 +23,12 @@ from sqreal.plugin.request_options import Fork, fork_of
 _ADAPTER = versions.adapter()
 
 SHIFT = "sqreal_shift"
-"""Attribute of a request: how many tokens before its own are gone from the row it runs on."""
+"""Attribute of a request: the number of tokens before its own that were cut from its row."""
 _CONVERSATION = "sqreal_conversation"  # attribute of a Session
 
 
 class Cut(NamedTuple):
-    """So many tokens were cut out of a row before what is now its token `at`."""
+    """Tokens that were cut out of a row before its present token `at`."""
 
     at: int
     tokens: int
@@ -36,26 +36,26 @@ class Cut(NamedTuple):
 
 @dataclass(eq=False)
 class Slot(_ADAPTER.Row):  # type: ignore[misc,name-defined]  # SGLang's class, untyped here
-    """A session's row of KV. Positions go on counting what was cut out of it."""
+    """A session's row of KV. Positions keep counting the tokens cut out of it."""
 
     conversation: Any = None
     cuts: list[Cut] = field(default_factory=list)
-    busy: bool = True  # does a turn that was admitted run on it?
-    rested: int = 0  # when it became idle last, in ends of turns
+    busy: bool = True  # does an admitted turn run on it?
+    rested: int = 0  # when it last became idle, counted in ends of turns
     readers: list[Reader] = field(default_factory=list)
     held_until: float | None = None  # seconds of the monotonic clock; not released before, while it is idle
 
     @property
     def shift(self) -> int:
-        """How many tokens were cut out of the row."""
+        """Number of tokens cut out of the row."""
         return sum(cut.tokens for cut in self.cuts)
 
     def shift_at(self, tokens: int) -> int:
-        """How many were cut out between the first so many tokens of the row."""
+        """Count the tokens cut out among the first `tokens` tokens of the row."""
         return sum(cut.tokens for cut in self.cuts if cut.at < tokens)
 
     def cut(self, span: Span) -> None:
-        """These tokens are gone from the row now."""
+        """Note that these tokens were cut out of the row."""
         moved = [
             Cut(cut.at if cut.at <= span.start else max(span.start, cut.at - span.tokens), cut.tokens)
             for cut in self.cuts
@@ -64,15 +64,15 @@ class Slot(_ADAPTER.Row):  # type: ignore[misc,name-defined]  # SGLang's class, 
 
 
 class Sessions(_ADAPTER.Rows):  # type: ignore[misc,name-defined]  # as above
-    """Every row that a session holds, and every conversation, with or without a row."""
+    """Rows that sessions hold, and all conversations, with or without a row."""
 
     def __init__(self, cache: Any) -> None:
         super().__init__(cache)
-        self.left: list[Slot] = []  # rows without a session, which forks still read
+        self.left: list[Slot] = []  # rows without a session that forks still read
         self._ends = 0
 
     def conversation(self, session: Any) -> Conversation:
-        """What an open session was told and has said; it lives as long as SGLang's `Session`."""
+        """Return the conversation of an open session; it lives as long as SGLang's `Session`."""
         found: Conversation | None = getattr(session, _CONVERSATION, None)
         if found is None:
             found = Conversation(session)
@@ -80,13 +80,13 @@ class Sessions(_ADAPTER.Rows):  # type: ignore[misc,name-defined]  # as above
         return found
 
     def new_slot(self, session: Any, **state: Any) -> Slot:
-        """A session gets a row."""
+        """Make a slot for a session that gets a row."""
         return Slot(conversation=self.conversation(session), **state)
 
     def any_holding_kv(self) -> bool:
         return bool(self.left) or bool(super().any_holding_kv())
 
-    # What SGLang's cache asks.
+    # Called by SGLang's cache.
 
     def try_match_prefix(self, params: Any) -> Any:
         req = params.req
@@ -103,14 +103,14 @@ class Sessions(_ADAPTER.Rows):  # type: ignore[misc,name-defined]  # as above
         return matched
 
     def shared(self, params: Any) -> Any:
-        """A session's first turn takes no more from the tree than it may give: the rest of its row can be dropped."""
+        """Limit what a first turn takes from the tree to what it may publish: the rest of its row can be dropped."""
         req = params.req
         if req is None or req.session is None or not req.session.streaming:
             return params
         return replace(params, key=_ADAPTER.limited(params.key, self.conversation(req.session).first))
 
     def lost(self, req: Any, slot: Slot) -> bool:
-        """A turn gives up its row: the session keeps it when the turn is complete, else it is lost."""
+        """Note that a turn gives up its row; returns whether the row is lost, as it is unless the turn completed."""
         aborted = isinstance(req.finished_reason, FINISH_ABORT) or req.to_finish is not None
         if req.finished_reason is not None and not aborted:
             self._ends += 1
@@ -123,17 +123,17 @@ class Sessions(_ADAPTER.Rows):  # type: ignore[misc,name-defined]  # as above
         if aborted:
             session.abort_req()
             if req.finished_reason is None:
-                req.session = None  # it may come back, on its way out, and is the session's turn no more
+                req.session = None  # it may come back to be ended, and is no longer the session's turn
         self.release_session(session.session_id)
         return True
 
     def left_row(self, req: Any) -> None:
-        """A request has given up its row."""
-        if req.finished() or req.to_finish is not None:  # else it was retracted, and comes back
+        """Note that a request has given up its row."""
+        if req.finished() or req.to_finish is not None:  # else it was retracted, and will come back
             fork_over(req)
 
     def release_session(self, session_id: str) -> None:
-        """Free a session's row; what forks read of it stays until they are over."""
+        """Free a session's row; the part that forks read stays until they end."""
         slot = self.slots.pop(session_id, None)
         if slot is None:
             return
@@ -146,21 +146,21 @@ class Sessions(_ADAPTER.Rows):  # type: ignore[misc,name-defined]  # as above
     # Forks.
 
     def _match_fork(self, fork: Fork, params: Any) -> Any:
-        """The part of a session's row that a fork can read: whole pages, with a live window before their end."""
+        """Match the part of a session's row that a fork can read: whole pages, with a live window before their end."""
         slot, req = self.slots.get(fork.session), params.req
         if slot is None:
             return None
         page = self.cache.page_size
         asked = min(fork.tokens, slot.committed, len(params.key))
         if slot.publishes_prompt and slot.protected < slot.conversation.first // page * page:
-            # Publishing may yet put other slots in place of the row's own.
+            # Publishing may still replace the row's own slots.
             asked = min(asked, slot.protected)
         same = common_prefix(slot.conversation.ids()[:asked], req.origin_input_ids[:asked])
         tokens = same // page * page
         if tokens and self.cache.supports_swa():
             begin = tokens - self.cache.sliding_window_size
             unread = max(begin, slot.protected)
-            # A window that reaches over a cut would hold tokens that are further away than the window.
+            # A window across a cut would hold tokens that are further away than the window.
             over = any(begin < cut.at < tokens for cut in slot.cuts)
             if over or tokens < slot.protected or slot.slid > unread:
                 tokens = 0
@@ -180,7 +180,7 @@ class Sessions(_ADAPTER.Rows):  # type: ignore[misc,name-defined]  # as above
             self.free_row(slot)
 
     def window_floor(self, req: Any) -> int | None:
-        """The lowest position whose window KV a fork of this turn's session still needs, admitted or to come."""
+        """Find the lowest position whose window KV a fork of this turn's session still needs, admitted or announced."""
         if req.session is None or not req.session.streaming:
             return None
         slot, talk = self.borrowed_slot(req), self.conversation(req.session)
@@ -192,7 +192,7 @@ class Sessions(_ADAPTER.Rows):  # type: ignore[misc,name-defined]  # as above
     # Between turns.
 
     def idle(self) -> list[tuple[str, Slot]]:
-        """Sessions whose row nobody runs on, reads or holds, the least recently used first."""
+        """List sessions whose row is not run on, read or held, the least recently used first."""
         found = [
             (name, slot)
             for name, slot in self.slots.items()
@@ -201,28 +201,28 @@ class Sessions(_ADAPTER.Rows):  # type: ignore[misc,name-defined]  # as above
         return sorted(found, key=lambda each: each[1].rested)
 
     def idle_tokens(self) -> int:
-        """Slots that rows own on which no turn runs, in whole pages."""
+        """Count the slots of rows on which no turn runs, in whole pages."""
         page = self.cache.page_size
         resting = [*self.left, *(slot for slot in self.slots.values() if not slot.busy)]
         return sum(-(-slot.allocated // page) * page - slot.protected for slot in resting)
 
     def hold(self, name: str, until: float) -> None:
-        """Keep an idle session whatever the pressure, until its time, its close, or its next turn's admission."""
+        """Hold an idle session until its time, its close, or its next turn's admission."""
         self.slots[name].held_until = until
 
     def let_go(self, name: str) -> None:
-        """A held session may be released again."""
+        """End a session's hold: it may be released again."""
         self.slots[name].held_until = None
 
     def end_holds(self) -> None:
-        """Let go of those whose time is over."""
+        """End the holds whose time is over."""
         now = time.monotonic()
         for name, slot in self.slots.items():
             if slot.held_until is not None and slot.held_until <= now:
                 self.let_go(name)
 
     def release_idle(self, name: str) -> None:
-        """Free an idle session's row to make room; its next turn computes its tokens anew."""
+        """Free an idle session's row to make room; its next turn computes its tokens again."""
         self.release_session(name)
 
     def drop(self, name: str, spans: list[Span]) -> None:

@@ -1,7 +1,7 @@
-"""Random weights whose router sends tokens to different experts, so that a model of random weights costs what a real one does.
+"""Random router weights that spread tokens over the experts, so that a random model costs as much as a real one.
 
-SGLang's dummy weights are so small that a router's biases decide: every token goes to the same few experts, of which the
-weights are then read alone.
+SGLang's dummy weights are so small that a router's biases decide: every token is sent to the same few experts, and only
+their weights are read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqreal.plugin.hooks import Hook
 
 
 def spread(model: torch.nn.Module) -> int:
-    """Draw the routers' weights from a normal distribution and clear their biases; how many tensors were changed."""
+    """Draw the routers' weights from a normal distribution and clear their biases; returns the number of changed tensors."""
     changed = 0
     draw = torch.Generator().manual_seed(0)
     for name, parameter in model.named_parameters():

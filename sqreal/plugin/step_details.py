@@ -1,4 +1,4 @@
-"""The details of the step log: what happens inside a scheduling round, or while a result is processed."""
+"""Details of the step log: events inside a scheduling round, or while a result is processed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Original = Callable[..., Any]
 
 
 class StepDetails:
-    """Admission tests, retractions, and what the tree takes in, evicts and gives up."""
+    """Hooks for admission tests, retractions, and the tree's insertions, evictions and releases."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._test: dict[str, Any] | None = None  # the admission test that is going on
-        self._leaves: list[int] = []  # of the eviction that is going on
+        self._test: dict[str, Any] | None = None  # the current admission test
+        self._leaves: list[int] = []  # of the current eviction
 
     def hooks(self) -> list[Hook]:
-        """The methods of SGLang that are watched."""
+        """List the hooks of SGLang's methods."""
         hook = self._log.hook
         return [
             hook(f"{_ADDER}.add_one_req", "self req has_chunked_req truncation_align_size", self._admit),
@@ -53,7 +53,7 @@ class StepDetails:
         return answer
 
     def asked(self, words: dict[str, Any]) -> None:
-        """What the budget was asked, and what it has left."""
+        """Note the request to the budget, and the rest of the budget."""
         if self._test is not None:
             self._test |= words
 
@@ -88,7 +88,7 @@ class StepDetails:
     # The tree.
 
     def evict(self, original: Original, tree: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        """The tree makes room."""
+        """Note an eviction from the tree."""
         self._leaves, before = [], step_state.memory(tree)
         result = original(tree, params, *args, **kwargs)
         self._log.detail(
@@ -106,14 +106,14 @@ class StepDetails:
         return result
 
     def leaf(self, original: Original, tree: Any, node: Any, tracker: Any) -> Any:
-        """A leaf of the tree goes."""
+        """Note the eviction of a leaf."""
         before = tracker[_ADAPTER.FULL]
         result = original(tree, node, tracker)
         self._leaves.append(tracker[_ADAPTER.FULL] - before)
         return result
 
     def insert(self, original: Original, tree: Any, req: Any, *, up_to: int, **kwargs: Any) -> None:
-        """The tree takes in what a request has computed."""
+        """Note the insertion of a request's tokens into the tree."""
         owned, before = req.kv.cache_protected_len, step_state.memory(tree)
         original(tree, req, up_to=up_to, **kwargs)
         owned = [owned, req.kv.cache_protected_len]
@@ -124,7 +124,7 @@ class StepDetails:
         )
 
     def released(self, req: Any, tree: Any, release: Callable[[], Any]) -> Any:
-        """A request gives up its row by `release`, which says whether its session keeps it."""
+        """Note that a request gives up its row by `release`, which returns whether its session keeps it."""
         row = step_state.released(tree, req)
         kept = release()
         self._log.detail("release", {**row, "session_kept": True} if kept else row)
@@ -143,6 +143,6 @@ class StepDetails:
         self._log.detail("let_go", name)
 
     def touch(self, original: Original, tree: Any, key: Any) -> None:
-        """A prefix counts as used."""
+        """Note that a prefix counts as used."""
         original(tree, key)
         self._log.detail("touch", len(key.token_ids))

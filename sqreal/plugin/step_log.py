@@ -1,8 +1,8 @@
-"""The step log: every decision of SGLang's scheduler, in the format of the recorded schedules.
+"""Step log: every decision of SGLang's scheduler, in the format of the recorded schedules.
 
-The format is described beside the recordings (tests/data/sglang-schedules/README.md); `sqsim lockstep` replays it. Three
-differences to a finished recording, which `sqreal.replay.schedule` evens out: times are those of the machine's monotonic clock,
-steps are counted since the server's start, and an event `flush_cache` says when the cache was emptied, that is, where the
+The recordings' README.md (tests/data/sglang-schedules) describes the format; `sqsim lockstep` replays it. Three
+differences from a finished recording, which `sqreal.replay.schedule` removes: times are those of the machine's monotonic clock,
+steps are counted since the server's start, and an event `flush_cache` marks when the cache was emptied, that is, where the
 warm-up ended. `refresh` stands in every round: the counter behind rule 32; SGLang 0.5.16
 has none, and its log has no `ckpt` and `touch` either.
 
@@ -31,34 +31,34 @@ Original = Callable[..., Any]
 
 
 class StepLog:
-    """The hooks and what they remember between them. Only the first rank of a server writes."""
+    """Hooks of the step log, and the state they share. Only the first rank of a server writes."""
 
     def __init__(self, path: Path) -> None:
         self._log = EventLog(path)
         self._details = StepDetails(self._log)
         self._was_idle = True
-        self._round: dict[str, Any] | None = None  # the round whose batch is about to run
-        self._nothing: dict[str, Any] | None = None  # the last round without a batch, as it was written
+        self._round: dict[str, Any] | None = None  # the round whose batch runs next
+        self._nothing: dict[str, Any] | None = None  # the last round without a batch, as written
 
     def start(self, scheduler: Any) -> None:
-        """The scheduler is ready: open the log, or refuse what it cannot describe."""
+        """Open the log for a ready scheduler, or refuse one that it cannot describe."""
         parallel = _ADAPTER.parallel(scheduler)
         if parallel.dp_size > 1 or parallel.pp_size > 1:
             raise PluginError("the step log describes one scheduler; use --dp-size 1 and --pp-size 1")
         if scheduler.disaggregation_mode.value != "null":
-            raise PluginError("the step log does not know disaggregation; leave out --disaggregation-mode")
+            raise PluginError("the step log does not support disaggregation; leave out --disaggregation-mode")
         known = UnifiedRadixCache, SessionCache
         if type(scheduler.tree_cache) not in known or scheduler.enable_hierarchical_cache:
             kind = type(scheduler.tree_cache).__name__
             raise PluginError(
-                f"the step log knows UnifiedRadixCache and SessionCache only, this server has a {kind}; with SGLang "
+                f"the step log supports only UnifiedRadixCache and SessionCache, this server has a {kind}; with SGLang "
                 "0.5.16 set SGLANG_ENABLE_UNIFIED_RADIX_TREE=1, and leave out --enable-hierarchical-cache"
             )
         if parallel.tp_rank == 0:
             self._log.open()
 
     def hooks(self) -> list[Hook]:
-        """The methods of SGLang that the log watches."""
+        """List the hooks of SGLang's methods."""
         hook = self._log.hook
         return [
             hook(f"{_SCHEDULER}._add_request_to_queue", "self req is_retracted", self._arrive),

@@ -1,4 +1,4 @@
-"""What the step log reads from SGLang's objects, as JSON values. Nothing here changes anything."""
+"""State of SGLang's objects as JSON values for the step log. Nothing here changes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rids(reqs: Iterable[Any]) -> list[str]:
 
 
 def tokens(amount: float) -> float:
-    """Budgets are fractions of tokens where the new-token ratio enters."""
+    """Round a budget, which is fractional where the new-token ratio enters."""
     return round(float(amount), 4)
 
 
@@ -26,9 +26,9 @@ def ratio(scheduler: Any) -> float:
 
 
 def pools(scheduler: Any) -> dict[str, Any]:
-    """The pools, in tokens: free, evictable and locked tree tokens; with sessions the row of each that holds one.
+    """Read the pools, in tokens: free, evictable and locked tree tokens; with sessions, the row of each.
 
-    With the plugin's, `idle`: slots that rows own on which no turn runs.
+    With the plugin's sessions, `idle`: slots of rows on which no turn runs.
     """
     allocator, tree = scheduler.token_to_kv_pool_allocator, scheduler.tree_cache
     if hasattr(allocator, "swa_available_size"):
@@ -53,7 +53,7 @@ def pools(scheduler: Any) -> dict[str, Any]:
 
 
 def memory(tree: Any) -> list[int]:
-    """[free, evictable] tokens of the full pool."""
+    """Read [free, evictable] tokens of the full pool."""
     allocator = tree.token_to_kv_pool_allocator
     if hasattr(allocator, "full_available_size"):
         return [allocator.full_available_size(), tree.full_evictable_size()]
@@ -79,7 +79,7 @@ def mode(batch: Any) -> str:
 
 
 def rows(batch: Any) -> list[list[Any]]:
-    """[rid, extend, prefix, seq len, outputs known, prompt, KV committed, KV allocated, tree-owned] of each request."""
+    """List [rid, extend, prefix, seq len, outputs known, prompt, KV committed, KV allocated, tree-owned] of each request."""
     lens = batch.seq_lens_cpu.tolist()
     if batch.forward_mode.is_extend():
         shares = zip(batch.extend_lens, batch.prefix_lens, strict=True)
@@ -103,7 +103,7 @@ def rows(batch: Any) -> list[list[Any]]:
 
 
 def admission(adder: Any, req: Any) -> dict[str, Any]:
-    """An admission test as it begins; `need` and `rem` follow when the budget is asked."""
+    """Describe an admission test at its beginning; `need` and `rem` follow at the budget's call."""
     budget = _ADAPTER.Budget(adder)
     test = {
         "rid": req.rid,
@@ -124,7 +124,7 @@ def admission(adder: Any, req: Any) -> dict[str, Any]:
 
 
 def chunk(adder: Any, req: Any) -> dict[str, Any]:
-    """The next chunk of a request that is being prefilled."""
+    """Describe the next chunk of a request in prefill."""
     budget = _ADAPTER.Budget(adder)
     return {
         "rid": req.rid,
@@ -138,7 +138,7 @@ def chunk(adder: Any, req: Any) -> dict[str, Any]:
 
 
 def candidates(batch: Any) -> list[list[Any]]:
-    """[rid, outputs, prompt, KV, max_new] of the requests among which a retraction chooses."""
+    """List [rid, outputs, prompt, KV, max_new] of the requests among which a retraction chooses."""
     return [
         [
             req.rid,
@@ -152,7 +152,7 @@ def candidates(batch: Any) -> list[list[Any]]:
 
 
 def released(tree: Any, req: Any) -> dict[str, Any]:
-    """A request whose KV row is given up."""
+    """Describe a request that gives up its KV row."""
     reason = req.finished_reason
     owned, committed, allocated = _ADAPTER.lengths(req)
     return {

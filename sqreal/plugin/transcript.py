@@ -1,7 +1,7 @@
-"""The chat messages that a session was told: how they were rendered, and where each stands in the session's history.
+"""Transcript of a session's chat messages: their rendering, and the place of each in the session's history.
 
-An agent sends its whole message list every time. What the session holds is a prefix of it, and is held against what
-was rendered before; what is new is told. What the model itself said stays as it said it.
+An agent sends its whole message list every time. The session holds a prefix of it, which is compared with the
+earlier rendering; only new messages are told. The model's own output stays as it was generated.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sqreal.plugin.chat_turn import DROP_MESSAGE, ChatTurn, Drop
-from sqreal.plugin.checks import WishError, short
+from sqreal.plugin.checks import BadRequestError, short
 from sqreal.plugin.history import Span, common_prefix
 
 _FRESH = "open a new session with these messages"
 
 
 class State(NamedTuple):
-    """What a session is when a turn comes, in tokens of its history: told and said in all, and shared with others."""
+    """State of a session when a turn arrives, in tokens of its history: told and said in all, and shared with others."""
 
     name: str
     told: int
     first: int
-    ended: bool  # did a stop token end the last answer? Its closing is then begun
-    answer: Callable[[int], Sequence[str]]  # the text of its last so many tokens, in each way to decode them
+    ended: bool  # did a stop token end the last answer? It then begins the closing
+    answer: Callable[[int], Sequence[str]]  # decodes its last `n` tokens, in each possible way
 
 
 class Known(NamedTuple):
-    """The messages told so far: their rendering, where each ends in it, and where in the session's history."""
+    """Messages told so far: their rendering, and the end of each in it and in the session's history."""
 
     rendered: array[int] = array("q")
     ends: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ class Known(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A turn that may come: its tokens, the spans that go before it, and what is known once it is complete."""
+    """Planned turn: its tokens, the spans to drop before it, and the messages known once it completes."""
 
     ids: array[int]
     spans: tuple[Span, ...]
@@ -48,27 +48,27 @@ class Plan(NamedTuple):
 
 
 class Transcript:
-    """Of one session. `gone`: dropped messages, and after which message each went."""
+    """Transcript of one session. `gone` maps each dropped message to the message after which it was dropped."""
 
     def __init__(self) -> None:
         self._known = Known()
-        self._stop = 0  # where the prompt of the last complete turn ends in the history; what follows was said
+        self._stop = 0  # end of the last complete turn's prompt in the history; its answer follows
         self._pending: Plan | None = None
-        self._left: int | None = None  # what it was told before turns without messages came
+        self._left: int | None = None  # tokens that it was told before turns without messages
         self.gone: dict[int, int] = {}
 
     def plan(self, turn: ChatTurn, ids: Any, state: State) -> Plan:
-        """How a turn continues the session; a WishError where it does not. Nothing is done yet."""
+        """Plan how a turn continues the session; a BadRequestError where it does not. Changes nothing."""
         known, stop = self._complete(state.told)
         rendered = array("q", ids[: turn.ends[-1]])
         if not state.told:
             return self._first(turn, ids, rendered)
         if not known.ends or (self._left is not None and state.told > self._left):
-            raise WishError(
-                f"session {state.name!r} was told tokens through /generate, which are no messages; {_FRESH}"
+            raise BadRequestError(
+                f"session {state.name!r} was told tokens through /generate, which are not messages; {_FRESH}"
             )
         self._check(turn, ids, state, known, stop)
-        # A stop token stands for the closing's first one: after it the answer is not closed again.
+        # A stop token is the closing's first token: after it the answer is not closed again.
         begun = 1 if state.ended and turn.closing else 0
         new = array("q", ids[len(ids) - turn.tail + begun :])
         behind = len(ids) - turn.tail + turn.closing  # where the answer's message ends in the rendering
@@ -91,19 +91,19 @@ class Transcript:
         )
 
     def begin(self, plan: Plan) -> None:
-        """The turn is let in, and its drops are done."""
+        """Begin an admitted turn, whose drops are done."""
         self._pending = plan
         self.gone |= {message: after for after, message in plan.drop}
         self._left = None
 
     def leave(self, told: int) -> None:
-        """A turn without messages comes: once it is complete, the history is not that of messages."""
+        """Note a turn without messages: once it completes, the history is not one of messages."""
         self._complete(told)
         self._left = told if self._left is None else min(told, self._left)
 
     def _complete(self, told: int) -> tuple[Known, int]:
-        """What is known, given how much the session has been told and has said: a turn may have been aborted."""
-        if not told:  # not even a first turn was completed
+        """Return the known messages for the session's present length: a turn may have been aborted."""
+        if not told:  # no turn has completed
             self._known, self._stop, self._pending, self._left, self.gone = Known(), 0, None, None, {}
         elif self._pending is not None:
             if told > self._pending.start:
@@ -114,32 +114,32 @@ class Transcript:
     def _first(self, turn: ChatTurn, ids: Any, rendered: array[int]) -> Plan:
         if turn.drop:
             after, message = turn.drop[0]
-            raise WishError(
+            raise BadRequestError(
                 f'{DROP_MESSAGE}: {{"{after}": [{message}]}}: the session has not been told a message yet; '
-                "leave the message out of what is sent"
+                "leave the message out of the list"
             )
         before = (len(ids) - turn.tail + turn.closing,) * turn.first
         ends = (*before, *turn.ends)
         return Plan(array("q", ids), (), (), Known(rendered, ends, ends), 0, len(ids))
 
     def _check(self, turn: ChatTurn, ids: Any, state: State, known: Known, stop: int) -> None:
-        """The request repeats what the session was told, then what it said, and drops what can be dropped now."""
+        """Check that the request repeats the session's messages and its answer, and drops only what can be dropped now."""
         told = len(known.ends)
         same = common_prefix(known.rendered, array("q", ids[: len(known.rendered)]))
         if same < min(len(known.rendered), turn.ends[-1]):
-            raise WishError(
-                f"messages: {_named(known.ends, same)} is not as session {state.name!r} was told it, from token "
+            raise BadRequestError(
+                f"messages: {_named(known.ends, same)} differs from what session {state.name!r} was told, from token "
                 f"{same} of the rendered list on; send messages, tools and template arguments unchanged, or {_FRESH}"
             )
         if turn.answer != told:
-            raise WishError(
-                f"messages: session {state.name!r} was told messages 0 to {told - 1} and has answered; the list goes on "
+            raise BadRequestError(
+                f"messages: session {state.name!r} was told messages 0 to {told - 1} and has answered; the list continues "
                 f"with that answer as message {told}, the last of the assistant, and then what is new; or {_FRESH}"
             )
         said = state.answer(state.told - stop)
         for text in turn.said:
             if not any(_plain(text) in _plain(each) for each in said):
-                raise WishError(
+                raise BadRequestError(
                     f"messages: message {told} is not what session {state.name!r} answered ({short(said[0])}); "
                     f"send the answer as it came, or {_FRESH}"
                 )
@@ -151,34 +151,34 @@ class Transcript:
         gone = self.gone.get(message)
         if gone is not None:
             if gone != after:
-                raise WishError(
-                    f"{asked} is gone already, after message {gone}; leave it out, or repeat {gone}"
+                raise BadRequestError(
+                    f"{asked} was already dropped after message {gone}; leave it out, or repeat {gone}"
                 )
             return
         if after > answer:
-            raise WishError(
-                f"{asked} cannot go after message {after}, which the session has not been told yet; a turn drops "
-                f"what goes after message {answer}, the last answer"
+            raise BadRequestError(
+                f"{asked} cannot be dropped after message {after}, which the session has not been told yet; drop it "
+                f"after message {answer}, the last answer"
             )
         if after < answer:
-            raise WishError(
-                f"{asked} is there still, and messages {after + 1} to {answer} have seen it; it can go after "
+            raise BadRequestError(
+                f"{asked} was not dropped then, and messages {after + 1} to {answer} have seen it; drop it after "
                 f"message {answer}, the last answer"
             )
         if (known.places[message - 1] if message else 0) < state.first:
-            raise WishError(
+            raise BadRequestError(
                 f"{asked} belongs to the first prompt ({state.first} tokens), which the session shares with others; "
                 "drop what came in later turns"
             )
 
 
 def _named(ends: tuple[int, ...], token: int) -> str:
-    """The message that holds a token of the rendering; where a first turn told several at once, all that may."""
+    """Name the message of a token of the rendering; where a first turn told several at once, all candidates."""
     low = min(bisect_right(ends, token), len(ends) - 1)
     low, high = bisect_left(ends, ends[low]), bisect_right(ends, ends[low]) - 1
     return f"message {low}" if low == high else f"one of the messages {low} to {high}"
 
 
 def _plain(text: str) -> str:
-    """A text without what may differ between ways to decode it: blanks, and bytes that are no text."""
+    """Strip the parts of a text that depend on the decoding: blanks, and bytes that are not text."""
     return "".join(text.split()).replace("\ufffd", "")

@@ -1,1 +1,1 @@
-"""A run on a real server: a scenario in, the same record as a simulation out."""
+"""Runs on a real server: a scenario in, the same record as a simulation's out."""

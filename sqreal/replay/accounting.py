@@ -1,4 +1,4 @@
-"""What the step log says that the answers do not: what each request cost, and what the engine did when.
+"""Accounts from the step log: the cost of each request, and the engine table.
 
 The events are those of the recorded schedules (tests/data/sglang-schedules/README.md), with times of the machine's
 monotonic clock as the plugin writes them.
@@ -22,7 +22,7 @@ _MODES = {"extend": "prefill", "mixed": "mixed", "decode": "decode"}
 
 
 def events(log: Path, t0_s: float) -> Iterator[Event]:
-    """The events from `t0_s` on (what came before was warm-up). A last line that was cut short is left out."""
+    """Read the events from `t0_s` on (earlier ones are warm-up). A last line that was cut short is left out."""
     with log.open(encoding="utf-8") as lines:
         for line in lines:
             if not line.endswith("\n"):
@@ -38,7 +38,7 @@ def _time(event: Event) -> float:
 
 @dataclass(slots=True)
 class _Account:
-    """One request as the scheduler saw it."""
+    """Account of one request, as the scheduler saw it."""
 
     admit_s: float | None = None
     computed_tokens: int = 0
@@ -50,7 +50,7 @@ class _Account:
 
 @dataclass(slots=True)
 class _Step:
-    """An engine row whose end is not known yet."""
+    """Engine row whose end is not known yet."""
 
     t0_s: float
     columns: dict[str, Any]
@@ -59,7 +59,7 @@ class _Step:
 
 @dataclass(slots=True)
 class Accounting:
-    """Reads a log once: `accounts` by request, and the engine table, whose times are seconds from `t0_s`.
+    """Reader of one log: `accounts` by request, and the engine table, whose times are seconds from `t0_s`.
 
     A step's row lasts until the next step starts or the engine has nothing left to do; so the rows and the intervals
     without work between them (mode idle) cover the run, and time-weighted means need no other weights.
@@ -77,7 +77,7 @@ class Accounting:
     _last_s: float = 0.0
 
     def read(self, found: Iterable[Event], end_s: float) -> None:
-        """Take in all events of a run that ended at `end_s`, in seconds from `t0_s`."""
+        """Read all events of a run that ended at `end_s`, in seconds from `t0_s`."""
         for event in found:
             kind = event["ev"]
             if kind == "step":
@@ -92,7 +92,7 @@ class Accounting:
             self._close(max(end_s, self._last_s))
 
     def fill(self, rid: str, served: Served) -> None:
-        """Complete what is known of a request by what the log says of it."""
+        """Complete a request's row from its account in the log."""
         account = self.accounts.get(rid)
         if account is None:
             return

@@ -1,4 +1,4 @@
-"""A tokenizer of bytes for the tiny models: id 3 + b is byte b; 0, 1 and 2 are padding, begin and end of a text."""
+"""Byte tokenizer for the tiny models: id 3 + b is byte b; 0, 1 and 2 are padding, begin and end of a text."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}<begin>{{ message.role }}\n{{ message.content }}<end>\n{% endfor %}"
     "{% if add_generation_prompt %}<begin>assistant\n{% endif %}"
 )
-"""Messages between special tokens, as ChatML has them: a border between two is one between tokens."""
+"""Messages between special tokens, as in ChatML, so that a border between messages is one between tokens."""
 
-_SHOWN = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that byte-level BPE writes as themselves
+_SHOWN = [*range(33, 127), *range(161, 173), *range(174, 256)]  # bytes that byte-level BPE leaves unchanged
 _NAMES = {byte: chr(byte) for byte in _SHOWN} | {
     byte: chr(256 + place) for place, byte in enumerate(byte for byte in range(256) if byte not in _SHOWN)
 }
@@ -27,7 +27,7 @@ def decode(ids: list[int]) -> str:
 
 
 def write_tokenizer(directory: Path) -> Path:
-    """Write tokenizer.json and what transformers wants beside it, a chat template included."""
+    """Write tokenizer.json and the files that transformers needs with it, including a chat template."""
     special = ["<pad>", "<begin>", "<end>"]
     vocab = {text: token for token, text in enumerate(special)}
     vocab |= {name: FIRST + byte for byte, name in _NAMES.items()}

@@ -1,4 +1,4 @@
-"""Signals that end a run early, so that what was measured is kept."""
+"""Signals that end a run early and keep its measurements."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def cancelling() -> Iterator[None]:
-    """While the block runs, SIGTERM and SIGHUP cancel the current task, as asyncio itself does for SIGINT.
+    """Cancel the current task on SIGTERM and SIGHUP while the block runs, as asyncio does on SIGINT.
 
-    Only where they would raise KeyboardInterrupt, as in our commands: raised inside the event loop it would tear down
-    the run with all that it holds.
+    Only where they would raise KeyboardInterrupt, as in our commands: raised inside the event loop, it would tear down
+    the run and lose its measurements.
     """
     task = asyncio.current_task()
     assert task is not None, "called from a coroutine"
@@ -29,5 +29,5 @@ def cancelling() -> Iterator[None]:
         yield
     finally:
         for number in taken:
-            loop.remove_signal_handler(number)  # which leaves the system's default
+            loop.remove_signal_handler(number)  # the system's default then applies
             signal.signal(number, signal.default_int_handler)

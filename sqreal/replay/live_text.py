@@ -1,6 +1,6 @@
-"""The text of tokens, where a model writes by itself: read by the server, or by the model's own tokenizer file.
+"""Text of the tokens that a live model writes, decoded by the server or by the model's tokenizer file.
 
-Recorded tokens never need it. What a live aux thread writes does, and so does the phrase that starts it.
+Recorded tokens never need it. The output of a live aux thread does, and so does the phrase that starts it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEED = "policy.decisions: live needs the model's tokenizer to read what it write
 
 @dataclass(frozen=True, slots=True)
 class LiveText:
-    """`trigger`: the ids of the phrase that asks for a decision. `reader`: who reads, for the record."""
+    """`trigger`: the ids of the phrase that asks for a decision. `reader`: the decoder's name, for the record."""
 
     trigger: list[int]
     reader: str
@@ -31,7 +31,7 @@ class LiveText:
 
 
 def live_text(server: Server) -> LiveText:
-    """Find who reads for this server; a ScenarioError where nobody can, before anything runs."""
+    """Find a decoder for this server; a ScenarioError before the run where there is none."""
     if server.info.skip_tokenizer:
         return _by_file(Path(server.info.tokenizer) / "tokenizer.json", server.url)
     return LiveText(_asked(server.url), "the server's tokenizer", _said)
@@ -44,7 +44,7 @@ def _said(answer: Generation) -> str:
 
 
 def _asked(url: str) -> list[int]:
-    """The phrase as the server's tokenizer cuts it, without the tokens that begin a text."""
+    """Tokenize the phrase on the server, without the tokens that begin a text."""
     try:
         answer = httpx.post(
             f"{url}/tokenize", json={"prompt": TRIGGER, "add_special_tokens": False}, timeout=_ANSWER_S
@@ -70,7 +70,7 @@ def _by_file(path: Path, url: str) -> LiveText:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # its own exceptions have no common class
-        raise ScenarioError(f"{path}: is no tokenizer ({error}); {NEED}") from error
+        raise ScenarioError(f"{path}: is not a tokenizer ({error}); {NEED}") from error
     ids = _checked(tokenizer.encode(TRIGGER, add_special_tokens=False).ids, str(path))
 
     def read(answer: Generation) -> str:
@@ -81,5 +81,5 @@ def _by_file(path: Path, url: str) -> LiveText:
 
 def _checked(ids: list[int], source: str) -> list[int]:
     if not ids or not all(type(token) is int and token >= 0 for token in ids):
-        raise ServerError(f"{source}: gives {ids!r} for {TRIGGER!r}, which are no token ids; {NEED}")
+        raise ServerError(f"{source}: gives {ids!r} for {TRIGGER!r}, which are not token ids; {NEED}")
     return ids

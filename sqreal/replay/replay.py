@@ -1,4 +1,4 @@
-"""A scenario and a server in, a RunRecord out: what `sqsim.simulate` does on paper, done."""
+"""Run a scenario on a server and return a RunRecord, the counterpart of `sqsim.simulate`."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from sqsim.scenario.scenario import Scenario
 from sqsim.scenario.workload import Instance, arrivals
 
 Progress = Callable[[int, int], None]
-"""Called as tasks end: how many have, of how many."""
+"""Called when a task ends, with the number of ended tasks and of all tasks."""
 
 
 class Replay:
     """One run of a scenario on a server. `run` once; then read `record`, and `write_schedule` if there is a step log.
 
     `step_log`: the file in which the server's plugin writes its steps. Without one, computed and resident tokens are
-    those of requests that were never retracted, and the engine table is empty. `time_scale` stretches every wait that
-    is not the server's: tools, users, arrivals. `await_aux` makes main steps wait for the aux thread beside them, so that
-    whether a decision comes in time is no matter of this machine's speed: for the laws of token accounting, not for
-    timing. A ScenarioError: the scenario cannot be run as it is.
+    those of requests that were never retracted, and the engine table is empty. `time_scale` multiplies every wait that
+    is not the server's: tools, users, arrivals. `await_aux` makes main steps wait for the aux thread that runs with them,
+    so that this machine's speed does not decide whether a decision comes in time: for the laws of token accounting, not
+    for timing. A ScenarioError: the scenario cannot be run as it is.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Replay:
     ) -> None:
         _check_cache(scenario, server)
         self.error: RunError | None = None
-        """What ended the run before its end; the record holds what was measured until then."""
+        """The error that ended the run early; the record holds the measurements up to then."""
         self._scenario = scenario
         self._server = server
         self._time_scale = time_scale
@@ -87,12 +87,12 @@ class Replay:
         self.interrupted = False
         self._run_context: RunContext | None = None
         self._read: tuple[Read, Read] | None = (
-            None  # the server's counters before the first task and behind the last
+            None  # the server's counters before the first task and after the last
         )
         self._metrics: dict[str, Any] = {}
 
     def run(self, progress: Progress | None = None) -> RunRecord:
-        """Drive all tasks to their end. `status` in the record's run.json is incomplete where something prevented it.
+        """Drive all tasks to their end. `status` in the record's run.json is incomplete where an error prevented that.
 
         A RunError before the first task starts (a server that does not force tokens, or does not answer) is raised.
         """
@@ -127,7 +127,7 @@ class Replay:
 
     @property
     def complete(self) -> bool:
-        """Whether all tasks came to their end."""
+        """Whether all tasks ended."""
         return self._run_context is not None and self.error is None and not self.interrupted
 
     @property
@@ -136,7 +136,7 @@ class Replay:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all requests that were sent."""
+        """Prompt tokens of all requests sent."""
         return (
             0
             if self._run_context is None
@@ -144,10 +144,10 @@ class Replay:
         )
 
     def write_schedule(self, directory: Path) -> None:
-        """Write the run as a recorded schedule, for `sqsim lockstep`. A RunError where it is not a whole one."""
+        """Write the run as a recorded schedule, for `sqsim lockstep`. A RunError where the run is incomplete."""
         run_context = self._run_context
         if run_context is None or self._step_log is None or not self.complete:
-            raise RunError("a schedule is that of a whole run on a server with a step log")
+            raise RunError("a schedule needs a complete run on a server with a step log")
         write_schedule(
             directory,
             log=self._step_log,
@@ -193,7 +193,7 @@ class Replay:
             return run_context
 
     def _load(self, run_context: RunContext, progress: Progress | None) -> Iterator[Coroutine[Any, Any, None]]:
-        """The processes that start the tasks as the scenario's load says."""
+        """Start the tasks by the scenario's load."""
         load, roots = self._scenario.load, self._agents.roots
         numbers = iter(range(10**12))
         ended = 0
@@ -240,7 +240,7 @@ class Replay:
         return agent
 
     def _describe(self, run_context: RunContext) -> dict[str, Any]:
-        """run.json: what was run, on which server."""
+        """Write run.json: the scenario and the server."""
         info, gate = self._server.info, run_context.gate
         told = info.keys()
         asked = {name: getattr(self._scenario.engine, name) for name in told}
@@ -298,7 +298,7 @@ def replay(
     step_log: Path | None = None,
     progress: Progress | None = None,
 ) -> RunRecord:
-    """Run a scenario on a server; see `Replay`. What ended it early is raised."""
+    """Run a scenario on a server; see `Replay`. Raise the error that ended it early."""
     run = Replay(scenario, server, time_scale=time_scale, step_log=step_log)
     record = run.run(progress)
     if run.error is not None:
@@ -307,7 +307,7 @@ def replay(
 
 
 def _check_cache(scenario: Scenario, server: Server) -> None:
-    """A ScenarioError where the server is none for the scenario's cache."""
+    """Raise a ScenarioError where the server lacks the scenario's cache."""
     if scenario.engine.cache != "session":
         return
     if not server.info.in_place:
@@ -323,7 +323,7 @@ def _check_cache(scenario: Scenario, server: Server) -> None:
 
 
 def _first(errors: BaseExceptionGroup[Any]) -> RunError:
-    """The first of the errors that ended a run; the others follow from it."""
+    """Find the first of the errors that ended a run; the others follow from it."""
     found = errors.exceptions[0]
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]

@@ -1,4 +1,4 @@
-"""What all agents of a real run share: the server, the clock, and what was sent and answered so far."""
+"""Run context that all agents of a real run share: server, clock, and the requests and answers so far."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sqsim.record.task_rows import TaskRows
 from sqsim.scenario.agents import ClientOptions
 
 NEVER_FITS = "kv_capacity"
-"""The failure of a request that the pool can never hold; the simulation's name for it."""
+"""Failure of a request that the pool can never hold; the simulation uses the same name."""
 
 
 _UNUSED = 2
@@ -32,14 +32,14 @@ _ANSWERED = ("prompt_tokens", "cached_tokens", "completion_tokens", "num_retract
 
 
 class FaithError(RunError):
-    """The server said something else than the recording."""
+    """The server's output differs from the recording."""
 
 
 @dataclass(slots=True)
 class Exchange:
-    """One request of the run and its answer: what the recorded schedule is made of.
+    """Request of the run and its answer, from which the recorded schedule is made.
 
-    Of a live one nobody knows the length or the last token before it has ended: `n_out` is what it may say, `stop` None.
+    The length and the last token of a live one are unknown until it ends: `n_out` is its limit, `stop` None.
     """
 
     rid: str
@@ -52,7 +52,7 @@ class Exchange:
     answer: Generation | None = None
 
     def asked(self, ids: TokenIds) -> dict[str, Any]:
-        """What a recorded schedule's workload.json says of it."""
+        """Its entry in a recorded schedule's workload.json."""
         return {
             "rid": self.rid,
             "input_ids": ids.ids(self.prompt),
@@ -70,7 +70,7 @@ class Exchange:
         return {name: getattr(place, name) for name in ("publish_tokens", "forked", "fork_tokens")}
 
     def answered(self, t0_s: float) -> dict[str, Any] | None:
-        """What its responses.json says of it; None where no answer came."""
+        """Its entry in responses.json; None where no answer came."""
         if self.answer is None:
             return None
         meta = self.answer.meta
@@ -84,7 +84,7 @@ class Exchange:
 
 @dataclass(slots=True)
 class Ended:
-    """A task that is over; its rows wait for the step log."""
+    """Ended task, whose rows wait for the step log."""
 
     rows: TaskRows
     start_s: float
@@ -94,7 +94,7 @@ class Ended:
 
 @dataclass(slots=True)
 class RunContext:
-    """What all tasks of a run share. Times are seconds since `t0_s`, on the monotonic clock."""
+    """Context that all tasks of a run share. Times are seconds since `t0_s`, on the monotonic clock."""
 
     client: Client
     ids: TokenIds
@@ -108,11 +108,11 @@ class RunContext:
     ended: list[Ended] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     broken: str = "interrupted"
-    """What ended the tasks that did not end by themselves."""
+    """Errors of the tasks that did not end by themselves."""
     await_aux: bool = False
-    """Whether a main step ends no sooner than the aux thread beside it."""
+    """Whether a main step waits for the aux thread that runs with it."""
     gate: GateKeeper | None = None
-    """What the agents pass at their boundaries, where the policy pauses some."""
+    """Gate that the agents pass at their boundaries, where the policy pauses some."""
     run_id: str = field(default_factory=lambda: secrets.token_hex(4))
 
     @property
@@ -120,7 +120,7 @@ class RunContext:
         return time.monotonic() - self.t0_s
 
     def rid(self, name: str) -> str:
-        """Name a request so that no other run on this server shares it.
+        """Name a request uniquely among all runs on this server.
 
         SGLang aborts a streamed request by its id once more, two seconds after its end (tokenizer_manager.py,
         create_abort_task): that would end the same request of a run that follows at once.
@@ -128,15 +128,15 @@ class RunContext:
         return f"{self.run_id}/{name}"
 
     def session(self, number: int) -> AgentSession | None:
-        """The session of task `number`, where the run has sessions."""
+        """Make the session of task `number`, where the run has sessions."""
         return AgentSession(self.client, self.rid(f"s{number}/")) if self.options.sessions else None
 
     def kv_usage(self) -> float:
-        """Share (0 to 1) of the server's KV slots that are neither free nor evictable."""
+        """Return the share (0 to 1) of the server's KV slots that are neither free nor evictable."""
         return self.client.kv_usage()
 
     async def wait(self, seconds: float) -> None:
-        """Wait as an agent would for tools, users and arrivals."""
+        """Wait for tools, users or arrivals, scaled by `time_scale`."""
         await asyncio.sleep(seconds * self.time_scale)
 
     async def send(
@@ -146,7 +146,7 @@ class RunContext:
         forced: list[int] | None,
         started: Callable[[], None] | None = None,
     ) -> str | None:
-        """Have a request served and note what became of it: None, or the name of its failure.
+        """Send a request and note its answer; returns None, or the name of its failure.
 
         `forced` None: a live one, whose text is noted too.
         """
@@ -179,7 +179,7 @@ class RunContext:
         exchange.answer = answer
         note(served, answer, self.t0_s)
         if forced is None:
-            assert self.live_text is not None, "a live thread needs somebody who reads it"
+            assert self.live_text is not None, "a live thread needs a decoder"
             served.text = self.live_text.read(answer) if answer.output_ids else ""
             if answer.finish != "abort":
                 exchange.n_out = len(answer.output_ids)
@@ -193,7 +193,7 @@ class RunContext:
 
 
 def _call(exchange: Exchange, input_ids: list[int], forced: list[int] | None) -> Call:
-    """What is sent: of a session's turn what the session does not have."""
+    """Make the call: for a session's turn, only the tokens that the session lacks."""
     place = exchange.place
     if place is None:
         return Call(exchange.rid, input_ids, forced, exchange.max_new_tokens)
@@ -209,17 +209,17 @@ def _call(exchange: Exchange, input_ids: list[int], forced: list[int] | None) ->
 
 
 def note(served: Served, answer: Generation, t0_s: float) -> None:
-    """Note what the answer says.
+    """Note the answer's counts.
 
     Computed and resident tokens are those of a request that was never retracted and whose last token no decode step
-    followed; where there is a step log, it knows (`Accounting.fill`).
+    followed; a step log, where there is one, has the exact counts (`Accounting.fill`).
     """
     meta = answer.meta
     served.submit_s, served.end_s = answer.submit_s - t0_s, answer.end_s - t0_s
     served.output_tokens = len(answer.output_ids)
-    # One with output that tells no count was aborted in the queue: at least one retraction had put it back there.
+    # One with output but without counts was aborted in the queue, so at least one retraction had put it back there.
     served.retractions = meta.get("num_retractions", min(served.output_tokens, 1))
-    if served.output_tokens:  # one that was aborted in the queue before it ran tells no more
+    if served.output_tokens:  # one that was aborted in the queue before it ran has no more counts
         told = {**answer.first_meta, **meta}
         served.prompt_tokens, served.cached_tokens = told["prompt_tokens"], told["cached_tokens"]
         served.computed_tokens = served.prompt_tokens - served.cached_tokens
@@ -232,7 +232,7 @@ def note(served: Served, answer: Generation, t0_s: float) -> None:
 
 
 def check(call: Call, answer: Generation) -> None:
-    """Hold the output against what was forced, if anything was; one that was aborted against its beginning."""
+    """Compare the output with the forced tokens, if any; an aborted one with their beginning."""
     if call.forced is None:
         return
     said, due = answer.output_ids, call.forced

@@ -1,4 +1,4 @@
-"""An agent's world on a real server: asyncio drives its task, and requests go to SGLang over HTTP."""
+"""Runtime of an agent on a real server: asyncio drives its task, and requests go to SGLang over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ABORT_AGAIN_S = 0.5
 
 
 async def driven(task: AgentTask, run_context: RunContext) -> None:
-    """Run a task; what was measured until something else ended it is kept."""
+    """Run a task; if another error ends it, its measurements are kept."""
     try:
         await task.run()
     except BaseException:
@@ -29,7 +29,7 @@ async def driven(task: AgentTask, run_context: RunContext) -> None:
 
 
 class HttpReply:
-    """One exchange with the server, under way in a task of its own."""
+    """Exchange with the server, running in a task of its own."""
 
     def __init__(self, served: Served, rid: str) -> None:
         self.served, self.rid, self.fresh = served, rid, False
@@ -44,7 +44,7 @@ class HttpReply:
         send: Callable[[Callable[[], None]], Coroutine[Any, Any, object]],
         after: Callable[[], Coroutine[Any, Any, bool]] | None = None,
     ) -> None:
-        """Set it off. send: takes what to call at the first token. after: awaited at the end; whether it was `fresh`."""
+        """Start it. send: takes the function to call at the first token. after: awaited at the end; returns `fresh`."""
         self._after = after
 
         async def process() -> None:
@@ -70,12 +70,12 @@ class HttpReply:
         return self.served.failure
 
     def when_ended(self, call: Callable[[], None]) -> None:
-        """Call this at the end, unless the run breaks off before."""
+        """Register a call for the end, which does not happen if the run breaks off before."""
         self._calls.append(call)
 
 
 class _Process(NamedTuple):
-    """A sub-agent at work."""
+    """Running sub-agent."""
 
     process: asyncio.Task[None]
 
@@ -85,27 +85,27 @@ class _Process(NamedTuple):
 
 
 class RealRuntime:
-    """One agent's `Runtime`. Its times are seconds since the run's start; its waits are stretched by the run's scale."""
+    """One agent's `Runtime`. Its times are seconds since the run's start; its waits are multiplied by the run's scale."""
 
     def __init__(self, run_context: RunContext, name: str, number: int, parent: str | None) -> None:
         self.notes = TaskRows(name, parent)
         self._run_context, self._name, self._number, self._may_pause = run_context, name, number, parent is None
         self._session: AgentSession | None = run_context.session(number)
         self._aux: list[HttpReply] = []
-        self._late: list[asyncio.Event] = []  # of aux threads that wait for main to drop something
+        self._late: list[asyncio.Event] = []  # of aux threads that wait for main's drop
 
     @property
     def now(self) -> float:
-        """Seconds of the run."""
+        """Seconds since the run's start."""
         return self._run_context.now
 
     @property
     def kv_kept(self) -> bool:
-        """Whether the session is open. That the server released its KV shows when the next turn has ended."""
+        """Whether the session is open. A release of its KV by the server becomes known when the next turn has ended."""
         return self._session is None or self._session.is_open
 
     def kv_usage(self) -> float:
-        """KV in use on the server, which is asked now."""
+        """KV in use on the server, which is queried now."""
         return self._run_context.kv_usage()
 
     @property
@@ -114,7 +114,7 @@ class RealRuntime:
         return self._run_context.gate is not None
 
     async def pass_gate(self, tokens: int) -> None:
-        """Go on, or give up the session's KV and wait. Without sessions the tree keeps it as long as it has room."""
+        """Continue, or give up the session's KV and wait. Without sessions the tree keeps the KV while it has room."""
         keeper = self._run_context.gate
         assert keeper is not None, "there is no gate to pass"
         if not keeper.may_pass(self._name, tokens, may_pause=self._may_pause):
@@ -128,7 +128,7 @@ class RealRuntime:
         *,
         forked: int | None,
         hold_s: float,
-        awaits_prefill: bool,  # noqa: ARG002 - a server always tells its first token
+        awaits_prefill: bool,  # noqa: ARG002 - a server always reports its first token
     ) -> Reply:
         """Send a main step."""
         run_context, session = self._run_context, self._session
@@ -172,7 +172,7 @@ class RealRuntime:
         return reply
 
     def aux(self, thread: AuxThread) -> Reply:
-        """Send an aux thread's request, behind the main step's first token where that drops something first."""
+        """Send an aux thread's request; after the main step's first token if that step drops spans."""
         run_context, session, live = self._run_context, self._session, thread.output is None
         input_ids, forced = run_context.ids.call(self._number, thread.prompt, thread.output or ())
         served = Served(run_context.now, len(input_ids), failure=run_context.broken)
@@ -203,7 +203,7 @@ class RealRuntime:
         return reply
 
     def drop(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Have spans cut out of the session with its next turn."""
+        """Request that spans are cut out of the session with its next turn."""
         if self._session is not None and self._run_context.options.in_place:
             self._session.drop(spans)
 
@@ -212,7 +212,7 @@ class RealRuntime:
         return _Process(self._run_context.group.create_task(driven(task, self._run_context)))
 
     async def tools(self, wait_s: float) -> None:
-        """Wait for tools; the turn before told the server how long to hold the session."""
+        """Wait for tools; the previous turn told the server how long to hold the session."""
         await self._run_context.wait(wait_s)
 
     async def sleep(self, wait_s: float) -> None:
@@ -220,7 +220,7 @@ class RealRuntime:
         await self._run_context.wait(wait_s)
 
     async def leave(self, cancel: Reply | None) -> None:
-        """End what still runs, leave the gate, close the session."""
+        """End running requests, leave the gate, close the session."""
         if cancel is not None:
             assert isinstance(cancel, HttpReply)
             await self._abort(cancel)
@@ -230,13 +230,13 @@ class RealRuntime:
             await self._session.close()
 
     def over(self, start_s: float, end_s: float, outcome: str, aux: Sequence[tuple[AuxThread, Reply]]) -> None:
-        """Leave the notes for the run's end, where the step log fills them in."""
+        """Store the notes for the run's end, where the step log completes them."""
         for thread, reply in aux:
             self.notes.aux(thread, reply.served)
         self._run_context.ended.append(Ended(self.notes, start_s, end_s, outcome))
 
     async def _ended(self, served: Served) -> bool:
-        """A main step has ended: wait for the aux thread beside it where the run does so; whether it was `fresh`."""
+        """Handle a main step's end: wait for its aux thread where the run requires it; returns whether it was `fresh`."""
         running = [each.sending for each in self._aux if not each.sending.done()]
         if self._run_context.await_aux and running:
             await asyncio.wait(running)
@@ -250,7 +250,7 @@ class RealRuntime:
         )
 
     async def _abort(self, reply: HttpReply) -> None:
-        """Abort a request. An abort that overtakes its request is lost on the server, so it is said again."""
+        """Abort a request. An abort that overtakes its request is lost on the server, so it is sent again."""
         while not reply.sending.done():
             await self._run_context.client.abort(reply.rid)
             await asyncio.wait([reply.sending], timeout=_ABORT_AGAIN_S)

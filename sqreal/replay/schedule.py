@@ -1,7 +1,7 @@
-"""A recorded schedule: the folder of four files that `sqsim lockstep` replays, made from a server's step log.
+"""Recorded schedule, made from a server's step log: the folder of four files that `sqsim lockstep` replays.
 
-The plugin's raw log holds everything since the server's start, in the machine's time. A recording begins where the cache
-was flushed last (what came before was warm-up), counts its lines and batches from there, and its times from a given
+The plugin's raw log holds everything since the server's start, in the machine's time. A recording begins at the last
+flush of the cache (earlier events are warm-up), counts its lines and batches from there, and its times from a given
 moment. The format is described in tests/data/sglang-schedules/README.md.
 """
 
@@ -46,7 +46,7 @@ def write_schedule(
     context_length: int | None = None,
     window: int | None = None,
 ) -> None:
-    """Write the recording of a run into `directory`, which is made.
+    """Write the recording of a run into a new `directory`.
 
     log: the raw step log of a server that is idle again. server_info: what `GET /server_info` answers. requests: per
     request, in the order of submission, `rid`, `input_ids` (the whole context, with a session too), `max_new_tokens`,
@@ -54,7 +54,7 @@ def write_schedule(
     sessions also `fork_tokens` of a fork of that session, `publish_tokens` and `forked`. responses: by rid, `output_ids` and
     what else came back. t0: the first submission, in seconds of the monotonic clock. context_length: the
     model's, where the server was given none. window: of a hybrid model, the tokens
-    before its own that a token sees. A RunError when the log is not that of a whole run.
+    before its own that a token sees. A RunError when the log is not that of a complete run.
     """
     directory.mkdir(parents=True)
     with gzip.GzipFile(directory / "steps.jsonl.gz", "wb", mtime=0) as packed:
@@ -66,7 +66,7 @@ def write_schedule(
 
 
 def await_idle(log: Path, deadline_s: float = 10) -> None:
-    """Wait until the log says that the server has nothing left to do, which is a little after its last answer.
+    """Wait until the log shows an idle server, which is a little after its last answer.
 
     A RunError when it does not within the deadline.
     """
@@ -74,16 +74,16 @@ def await_idle(log: Path, deadline_s: float = 10) -> None:
     while not _scan(log).idle:
         if time.monotonic() > until:
             raise RunError(
-                f"{log}: the server is still at work after {deadline_s:g} s; wait for all its answers first"
+                f"{log}: the server is still busy after {deadline_s:g} s; wait for all its answers first"
             )
         time.sleep(_POLL_S)
 
 
 def recorded(log: Path, t0: float) -> Iterator[dict[str, Any]]:
-    """The events of a raw step log behind its last flush: `n` and `step` counted from there, times from `t0`."""
+    """Read the events of a raw step log after its last flush: `n` and `step` counted from there, times from `t0`."""
     scan = _scan(log)
     if not scan.idle:
-        raise RunError(f"{log}: the server is still at work at its end; wait until all requests are answered")
+        raise RunError(f"{log}: the server is still busy at its end; wait until all requests are answered")
     with log.open(encoding="utf-8") as lines:
         for line, event in enumerate(map(json.loads, lines)):
             if line < scan.begin:
@@ -99,11 +99,11 @@ def recorded(log: Path, t0: float) -> Iterator[dict[str, Any]]:
 
 
 class _Scan(NamedTuple):
-    """What a raw log says as a whole."""
+    """Summary of a raw log."""
 
-    begin: int  # the line behind the last flush; 0 without one
-    batches: int  # that ran before it
-    idle: bool  # is nothing left to do at its end?
+    begin: int  # the line after the last flush; 0 without one
+    batches: int  # batches that ran before it
+    idle: bool  # is the server idle at its end?
 
 
 def _scan(log: Path) -> _Scan:

@@ -1,4 +1,4 @@
-"""An agent's session on a server with in-place eviction: what is sent of each prompt, and what is asked with it."""
+"""Agent's session on a server with in-place eviction: the tokens to send of each prompt, and its request options."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from sqsim.models.serving.tokens import Tokens, common_prefix, count
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in its session a request stands: what a recorded schedule says of it, beside its tokens."""
+    """Place of a request in its session, which a recorded schedule holds in addition to its tokens."""
 
     session: str
-    held: int = 0  # of its prompt, tokens that the session has and that are not sent
+    held: int = 0  # leading prompt tokens that the session has and that are not sent
     drop: tuple[Span, ...] = ()  # history positions
     publish_tokens: int | None = None
     forked: int | None = None
-    fork_tokens: int | None = None  # of a fork: what it reads of the session
+    fork_tokens: int | None = None  # of a fork: the tokens it reads of the session
     hold_s: float = 0.0  # seconds after the turn in which the idle session is not released
 
     @property
     def turn_of(self) -> str | None:
-        """The session whose turn it is; a fork is no turn."""
+        """The session whose turn it is; a fork is not a turn."""
         return self.session if self.fork_tokens is None else None
 
     @property
     def asks(self) -> dict[str, Any]:
-        """What it asks of the plugin."""
+        """Its request options for the plugin."""
         if self.fork_tokens is not None:
             return {FORK: {"session": self.session, "tokens": self.fork_tokens}}
         asked = {
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(slots=True)
 class AgentSession:
-    """One conversation of one agent, from turn to turn; opened with its first turn.
+    """Conversation of one agent, from turn to turn; opened with its first turn.
 
     `held`: resident tokens that the server was told and has said in completed turns.
     """
@@ -53,19 +53,19 @@ class AgentSession:
     client: Client
     name: str
     held: int = 0
-    kv_tokens: int = 0  # of these, with KV as long as the server releases nothing
+    kv_tokens: int = 0  # of these, with KV while the server releases nothing
     is_open: bool = False
     _history: History = field(default_factory=History)
-    _dropped: list[Span] = field(default_factory=list)  # not asked for yet
+    _dropped: list[Span] = field(default_factory=list)  # not sent yet
     _content: Tokens = ()  # prompt and output of its last turn
 
     @property
     def drops(self) -> bool:
-        """Whether the next turn asks for something to be dropped."""
+        """Whether the next turn drops spans."""
         return bool(self._dropped)
 
     def drop(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Have resident spans dropped with the next turn."""
+        """Drop resident spans with the next turn."""
         for span in sorted(spans, reverse=True):
             resident = Span(*span)
             self._dropped += self._history.parts(resident)
@@ -83,12 +83,12 @@ class AgentSession:
         content: Tokens,
         hold_s: float = 0.0,
     ) -> Place:
-        """The place of the next turn, whose prompt has so many tokens.
+        """Place the next turn, whose prompt has `tokens` tokens.
 
         first: tokens of a first prompt that others may share. restart: the history was rewritten. content: the prompt
-        and the output that is due. hold_s: seconds for which the server is to keep the idle session; 0: none.
+        and the forced output. hold_s: seconds for which the server is to keep the idle session; 0: none.
         """
-        if restart or prompt_tokens <= self.held:  # SGLang takes no turn without a token of its own
+        if restart or prompt_tokens <= self.held:  # SGLang accepts no turn without a token of its own
             await self.close()
         if not self.is_open:
             await self.client.open_session(self.name)
@@ -99,9 +99,9 @@ class AgentSession:
         return Place(self.name, self.held, dropped, publish, forked, hold_s=hold_s)
 
     def fork(self, prompt: Tokens, tokens: int) -> Place | None:
-        """The place of an aux thread that reads the first `tokens` resident tokens; None: nothing is there to read.
+        """Place an aux thread that reads the first `tokens` resident tokens; None: there is nothing to read.
 
-        Of a history that is being rewritten it reads what is the same still.
+        While the history is rewritten, it reads the unchanged part.
         """
         if not self.is_open:
             return None
@@ -110,14 +110,14 @@ class AgentSession:
         return Place(self.name, fork_tokens=same if rewritten else tokens)
 
     def ended(self, prompt_tokens: int, output_tokens: int, cached_tokens: int, retractions: int) -> bool:
-        """A turn is complete; returns whether its positions began at 0, as the server had lost the session's KV."""
+        """Complete a turn; returns whether its positions began at 0 because the server had lost the session's KV."""
         fresh = retractions > 0 or cached_tokens < min(self.kv_tokens, prompt_tokens - 1)
         self.held = prompt_tokens + output_tokens
         self.kv_tokens = self.held - 1
         return fresh
 
     async def close(self) -> None:
-        """Free what the server holds of it."""
+        """Free the session's KV on the server."""
         if self.is_open:
             await self.client.close_session(self.name)
         self.held = self.kv_tokens = 0

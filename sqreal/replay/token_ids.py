@@ -1,11 +1,11 @@
-"""From runs of segments to token ids, so that two prompts share exactly the prefix that their runs share.
+"""Token ids for runs of segments, so that two prompts share exactly the prefix that their runs share.
 
 The id of a token is a function of its segment and its index (SPEC.md, "sqtrace/1"); a recorded id is used where the
-trace has it. The vocabulary is cut into three kinds of ids, so that what differs in kind never matches:
+trace has it. The vocabulary is divided into three kinds of ids; ids of different kinds never match:
 
 * *ends*: the last token of an output, which stops its request and so must not occur in it earlier;
-* *firsts*: the first token of any other segment. Two contexts part where one continues with another segment than the
-  other: at those forks (nodes of the tree of all sequences so far) a first id is never the one of a sibling, and it is
+* *firsts*: the first token of any other segment. Two contexts part where they continue with different segments:
+  at those forks (nodes of the tree of all sequences so far) a first id is never the one of a sibling, and it is
   its own within its task as long as the vocabulary lasts, because an eviction makes new neighbours within a task;
 * *inner* ids: all other tokens, drawn by a keyed hash.
 
@@ -28,7 +28,7 @@ from sqsim.models.serving.tokens import Run, Tokens
 RESERVED = 3
 """Ids 0, 1 and 2: padding, begin and end of a text."""
 _SPECIAL_SHARE = 16
-"""One in so many ids, at the top: more than the special tokens of gpt-oss (1,090 of 201,088), Llama 3 and Qwen 3."""
+"""Fraction of ids reserved at the top, 1 in this many: more than the special tokens of gpt-oss (1,090 of 201,088), Llama 3 and Qwen 3."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """The increment of splitmix64."""
@@ -48,7 +48,7 @@ class _Kind(NamedTuple):
 
 
 class TokenIds:
-    """Gives every token of one run its id. The same calls in the same order give the same ids."""
+    """Token ids of one run. The same calls in the same order give the same ids."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class TokenIds:
         recorded: Mapping[int, Sequence[int]] | None = None,
         everywhere: Sequence[int] = (),
     ) -> None:
-        """`recorded`: ids of segments that have some. `everywhere`: segments that may follow any other, in any task."""
+        """Take the ids of recorded segments, and `everywhere`, segments that may follow any other in any task."""
         self.vocabulary = vocabulary
         self.replaced = 0
         """Recorded ids that could not be used: the last of an output that holds it earlier too."""
@@ -87,11 +87,11 @@ class TokenIds:
 
     @property
     def derived(self) -> int:
-        """How many segments so far have ids that stand for no text."""
+        """Number of segments so far whose ids are derived and stand for no text."""
         return len(self._first)
 
     def call(self, task: int, prompt: Tokens, output: Tokens) -> tuple[list[int], list[int]]:
-        """Ids of one request of task number `task`: what is sent, and what is to be generated.
+        """Return the ids of a request of task number `task`: its prompt and its output.
 
         InputError: a recorded id is outside the vocabulary, or the vocabulary is too small to tell siblings apart.
         """
@@ -102,20 +102,18 @@ class TokenIds:
         for run in (*prompt, *output):
             node = self._enter(task, node, run)
         said = self.ids(output)
-        if said and said[-1] in said[:-1]:  # only a recording can do so
+        if said and said[-1] in said[:-1]:  # only a recording can cause this
             segment, _, stop = output[-1]
             free = (token for token in range(RESERVED, self.vocabulary) if token not in said)
             said[-1] = next(free, -1)
             if said[-1] < 0:
-                raise InputError(
-                    f"an output holds all of the {self.vocabulary} ids: none is left to end it with"
-                )
+                raise InputError(f"an output holds all of the {self.vocabulary} ids: no id is left to end it")
             self._last[segment] = (stop - 1, said[-1])
             self.replaced += 1
         return self.ids(prompt), said
 
     def ids(self, tokens: Tokens) -> list[int]:
-        """Ids of a sequence all of whose segments were part of a call before."""
+        """Return the ids of a sequence whose segments all appeared in an earlier call."""
         found: list[int] = []
         for run in tokens:
             found += self._of(run)
@@ -136,13 +134,13 @@ class TokenIds:
 
     def _inner_ids(self, segment: int, start: int, stop: int) -> list[int]:
         key = np.uint64(int(uniform(self._seed, "tokens", segment) * 2**53))
-        with np.errstate(over="ignore"):  # arithmetic modulo 2**64 is meant
+        with np.errstate(over="ignore"):  # wraps modulo 2**64 by design
             words = _mixed(np.arange(start, stop, dtype=np.uint64) * _GOLDEN + key)
         chosen: list[int] = (words % np.uint64(self._inner.size) + np.uint64(self._inner.start)).tolist()
         return chosen
 
     def _enter(self, task: int, node: int, run: Run) -> int:
-        """Walk one run down the tree of all sequences. A segment gets its first id where it is seen first."""
+        """Walk one run down the tree of all sequences. A segment gets its first id where it first appears."""
         known = self._nodes.get((node, run))
         if known is not None:
             return known
@@ -161,7 +159,7 @@ class TokenIds:
         return child
 
     def _choose(self, segment: int, kind: _Kind, siblings: set[int], task: set[int]) -> int:
-        """Choose a first id: not a sibling's and, while there are such, not one of its task."""
+        """Choose a first id: not a sibling's and, while there is another, not one of its task."""
         drawn = self._drawn(segment, "first_token", kind)
         for taken in (siblings | task | self._everywhere, siblings | self._everywhere):
             for token in chain(range(drawn, kind.stop), range(kind.start, drawn)):

@@ -1,4 +1,4 @@
-"""What happens on a server before anything is measured."""
+"""Warm-up of a server before anything is measured."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _REQUESTS, _PROMPT, _OUTPUT = 8, 96, 8
 
 
 async def warm_up(client: Client, limits: Limits, vocabulary: int) -> None:
-    """Compile and fill what the first requests would wait for, and see that tokens are forced; then forget it all.
+    """Compile and fill what the first requests would wait for, check that tokens are forced, then flush the cache.
 
-    A FaithError: the server says something else than it is told to, so no recording can be replayed on it.
+    A FaithError: the server's output is not the forced one, so no recording can be replayed on it.
     """
     prompt = min(_PROMPT, limits.context_length // 4, limits.kv_capacity // 4)
     ids = range(RESERVED, vocabulary)
-    mark = secrets.token_hex(4)  # as Stage.rid says
+    mark = secrets.token_hex(4)  # unique, as RunContext.rid
 
     async def one(number: int, at_once: int) -> None:
         sent = [ids[(number * 31 + index) % len(ids)] for index in range(prompt)]

@@ -1,1 +1,1 @@
-"""A real SGLang server: start, attach to, speak to and stop one."""
+"""A real SGLang server: start or attach, send requests, stop."""

@@ -1,4 +1,4 @@
-"""Requests to a running SGLang server, over HTTP."""
+"""HTTP client of a running SGLang server."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from sqreal.errors import ServerError, ServerTimeoutError
 from sqsim.errors import RunError
 
 Failure = Callable[[str], ServerError]
-"""Makes the error for an answer that broke off; it may take seconds to find out whether the server has died."""
+"""Make the error for an answer that broke off; it may take seconds to find out whether the server has died."""
 
 SILENCE_S = 600.0
-"""A request that hears nothing for so long (queued, prefilled, decoded: an answer has two events) has lost its server."""
+"""Seconds without an event (of which an answer has two) after which a request counts as having lost its server."""
 _STREAM_INTERVAL = 1 << 30  # tokens between two events: the first token comes at once, the others with the last
 _CONNECT_S = 30.0
-_ENOUGH = 1 << 30  # characters of text that a session may hold; SGLang asks, and does not look
+_ENOUGH = 1 << 30  # characters of text that a session may hold; SGLang requires the number and ignores it
 
 
 class RefusedError(RunError):
-    """The server answered that it will not serve this request; it serves others."""
+    """The server refused this request; it serves others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request: what is sent, and what the server is to answer (the plugin's forced tokens).
+    """Request to the server: the tokens to send, and the forced output.
 
-    `session`: the streaming session whose next turn it is; `held`: tokens that the session has already, which are not
-    sent. `asks`: what else the plugin is asked for (sqreal/plugin/request_options.py).
+    `session`: the streaming session whose next turn it is; `held`: tokens that the session already has, which are not
+    sent. `asks`: further request options (sqreal/plugin/request_options.py).
     """
 
     rid: str
     input_ids: list[int]
-    forced: list[int] | None  # the last one ends the request; None: the model says what it likes
+    forced: list[int] | None  # the last one ends the request; None: the model writes freely
     max_new_tokens: int  # as an agent would declare it
     session: str | None = None
     held: int = 0
@@ -47,7 +47,7 @@ class Call:
     ignore_eos: bool = False
 
     def body(self) -> dict[str, Any]:
-        """The JSON object that /generate takes."""
+        """JSON object that /generate takes."""
         sampling: dict[str, Any] = {
             "temperature": 0.0,
             "max_new_tokens": self.max_new_tokens,
@@ -67,9 +67,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """An answer. Times are seconds of this machine's monotonic clock; `meta` is SGLang's meta_info at its end.
+    """Answer to a request. Times are seconds of this machine's monotonic clock; `meta` is SGLang's meta_info at its end.
 
-    `first_meta` is that of the first event: one that was retracted and then aborted in the queue says at its end neither
+    `first_meta` is that of the first event: one that was retracted and then aborted in the queue reports at its end neither
     its prompt's tokens nor the cached ones (tokenizer_manager.py, _handle_abort_req).
     """
 
@@ -88,7 +88,7 @@ class Generation:
 
 
 class Client:
-    """Speaks with one server. Every call ends: with an answer, a RefusedError or a ServerError."""
+    """Client of one server. Every call ends: with an answer, a RefusedError or a ServerError."""
 
     def __init__(self, url: str, failure: Failure | None = None, *, silence_s: float = SILENCE_S) -> None:
         self.url = url
@@ -98,7 +98,7 @@ class Client:
             base_url=url,
             timeout=httpx.Timeout(silence_s, connect=_CONNECT_S, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-            trust_env=False,  # a proxy has no part in this, and its delays neither
+            trust_env=False,  # a proxy and its delays must have no part in this
         )
 
     async def __aenter__(self) -> Self:
@@ -145,14 +145,14 @@ class Client:
                         return Generation(submit_s, first_s, now_s, output, meta, text, first_meta)
         except httpx.TimeoutException as error:
             raise ServerTimeoutError(
-                f"{self.url}: request {call.rid} heard nothing for {self._silence_s:g} s ({type(error).__name__})"
+                f"{self.url}: request {call.rid}: no event for {self._silence_s:g} s ({type(error).__name__})"
             ) from error
         except (httpx.TransportError, json.JSONDecodeError, KeyError) as error:
             raise await self._broken(f"the answer to request {call.rid} broke off ({error!r})") from error
         raise await self._broken(f"the answer to request {call.rid} ended before the request did")
 
     async def abort(self, rid: str) -> None:
-        """End a request that is queued or running; one that the server does not know (yet) is none."""
+        """End a queued or running request; the server ignores ids that it does not know (yet)."""
         await self._ask("POST", "/abort_request", json={"rid": rid})
 
     async def open_session(self, session: str) -> None:
@@ -161,18 +161,18 @@ class Client:
         await self._ask("POST", "/open_session", json=body)
 
     async def close_session(self, session: str) -> None:
-        """Free what a session holds, at the end of its turn where one is unfinished."""
+        """Free a session's KV; during a turn, at the turn's end."""
         await self._ask("POST", "/close_session", json={"session_id": session})
 
     async def flush_cache(self) -> None:
-        """Empty the radix tree. A ServerError where the server is still at work after a while."""
+        """Empty the radix tree. A ServerError where the server is still busy after a while."""
         await self._ask("POST", "/flush_cache", params={"timeout": 30})
 
     def kv_usage(self) -> float:
-        """Share (0 to 1) of the KV slots that are neither free nor evictable, of the fuller pool (/v1/loads).
+        """Return the share (0 to 1) of the fuller pool's KV slots that are neither free nor evictable (/v1/loads).
 
-        It does not return before the server has answered, and no other agent goes on meanwhile: a policy is asked at a
-        boundary and answers at once. A server answers between two of its scheduler's rounds.
+        The call blocks until the server has answered, and no other agent continues meanwhile: a policy decides at once at a
+        boundary. A server answers between two of its scheduler's rounds.
         """
         try:
             answer = httpx.get(f"{self.url}/v1/loads", timeout=self._silence_s, trust_env=False)
@@ -183,10 +183,10 @@ class Client:
         except httpx.TransportError as error:
             raise self._failure(f"GET /v1/loads failed ({error!r})") from error
         except (httpx.HTTPStatusError, ValueError, LookupError, TypeError) as error:
-            raise ServerError(f"{self.url}/v1/loads: is not what SGLang answers ({error!r})") from error
+            raise ServerError(f"{self.url}/v1/loads: is not an SGLang answer ({error!r})") from error
 
     async def metrics(self) -> dict[str, float]:
-        """The server's counters and gauges (/metrics), each summed over its labels; empty where there are none."""
+        """Read the server's counters and gauges (/metrics), each summed over its labels; empty where there are none."""
         try:
             answer = await self._http.get("/metrics")
         except httpx.TransportError as error:
@@ -202,7 +202,7 @@ class Client:
                     name = name.partition("{")[0]
                     found[name] = found.get(name, 0.0) + float(value)
         except (httpx.HTTPStatusError, ValueError) as error:
-            raise ServerError(f"{self.url}/metrics: is not what SGLang answers ({error})") from error
+            raise ServerError(f"{self.url}/metrics: is not an SGLang answer ({error})") from error
         return found
 
     async def _ask(self, method: str, path: str, **content: Any) -> None:
@@ -220,7 +220,7 @@ class Client:
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    """Read a line of a server-sent event stream; None for what carries nothing."""
+    """Read a line of a server-sent event stream; None for a line without data."""
     if not line.startswith("data:") or line == "data: [DONE]":
         return None
     event: dict[str, Any] = json.loads(line.removeprefix("data:"))
@@ -228,7 +228,7 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def _reason(text: str) -> str:
-    """What an error answer says, on one line."""
+    """Return the message of an error answer, on one line."""
     try:
         content = json.loads(text)
     except ValueError:

@@ -1,8 +1,8 @@
-"""The server's own counters (/metrics), held against the record.
+"""Cross-check of the record with the server's own counters (/metrics).
 
 SGLang counts a request when it ends, the aborted ones among them if they had left the queue. Counters are read before
-the first task and behind the last, so warm-up is not in their difference. What is left over is traffic that was not
-this run's, or a fault of one of the two.
+the first task and after the last, so their difference excludes warm-up. A remaining difference is traffic of another
+client, or a fault of one of the two.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ COUNTERS = {
     "generation_tokens": "sglang:generation_tokens_total",
     "retracted_requests": "sglang:num_retracted_requests_total",
 }
-"""Our names of SGLang's counters (observability/metrics_collector.py)."""
+"""Our names for SGLang's counters (observability/metrics_collector.py)."""
 ABORTS = "sglang:num_aborted_requests_total"
-"""Aborts that were asked of it, of whatever request; nothing of ours to hold it against."""
+"""Aborts that any client requested; our record has no counterpart."""
 GAUGES = (
     "sglang:max_total_num_tokens",
     "sglang:max_total_num_tokens_swa",
@@ -33,7 +33,7 @@ GAUGES = (
     "sglang:swa_available_tokens",
     "sglang:swa_evictable_tokens",
 )
-"""The pools. SGLang renews most of them every 40 decode steps and 30 idle seconds: as last renewed, not as they are."""
+"""Gauges of the pools. SGLang renews most of them every 40 decode steps and 30 idle seconds, so they may be out of date."""
 
 Read = Mapping[str, float]
 
@@ -41,16 +41,15 @@ Read = Mapping[str, float]
 def cross_check(
     before: Read, after: Read, requests: Iterable[tuple[Served, Generation | None]]
 ) -> dict[str, Any]:
-    """The section `server_metrics` of run.json. `requests`: all that were sent, and their answers.
+    """Write the section `server_metrics` of run.json. `requests`: all requests sent, and their answers.
 
-    For each counter: what the server counted, what the record's rows say of requests that came to their end, what the
-    answers to aborted ones said, and the difference that is left. A counter of which nothing was counted yet is not
-    listed by the server and stands for 0.
+    For each counter: the server's count, the count in the record's rows of completed requests, the count in the answers
+    to aborted ones, and the remaining difference. The server does not list a counter that has counted nothing; it is 0.
     """
     if not any(name.startswith("sglang:") for name in after):
         return {
             "enabled": False,
-            "note": "the server has no metrics; start it with --enable-metrics to hold them against this record",
+            "note": "the server has no metrics; start it with --enable-metrics to compare them with this record",
         }
     record, aborted, in_queue = dict.fromkeys(COUNTERS, 0), dict.fromkeys(COUNTERS, 0), 0
     for served, answer in requests:

@@ -1,4 +1,4 @@
-"""How a server is to run, and the command line and environment that make SGLang run so."""
+"""Options of a server, and the command line and environment that they give SGLang."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FP8 = ("fp8_e4m3", "fp8_e5m2")
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Everything that decides how a server runs. None: SGLang's own default. Sizes are in tokens."""
+    """Options that decide how a server runs. None: SGLang's own default. Sizes are in tokens."""
 
     model: Path  # a directory with a config.json
     device: Device = "cpu"
@@ -45,7 +45,7 @@ class ServerOptions:
     skip_tokenizer: bool = True
     random_seed: int = 0
     spread_router: bool = False  # of random weights: use all experts, as a trained router does
-    extra: tuple[str, ...] = ()  # further flags of sglang.launch_server, as they are
+    extra: tuple[str, ...] = ()  # further flags, passed to sglang.launch_server unchanged
 
     @property
     def plugin_attention(self) -> bool:
@@ -53,9 +53,9 @@ class ServerOptions:
         return self.device == "cpu" and architecture(self.model) == "GptOssForCausalLM"
 
     def flags(self) -> list[str]:
-        """The arguments of sglang.launch_server, but for host and port."""
+        """Arguments of sglang.launch_server, except host and port."""
         values: dict[str, object] = {
-            "model-path": self.model.resolve(),  # a relative one would be taken for a name on a hub
+            "model-path": self.model.resolve(),  # SGLang takes a relative one for a name on a hub
             "device": self.device,
             "load-format": self.load_format,
             "dtype": self.dtype,
@@ -86,8 +86,8 @@ class ServerOptions:
             "skip-tokenizer-init": self.skip_tokenizer,
             "enable-metrics": True,
             "enable-cache-report": True,
-            "sleep-on-idle": self.device == "cpu",  # else an idle scheduler keeps a core from those who work
-            "skip-server-warmup": True,  # warming up is the client's, so that it can be kept out of what is measured
+            "sleep-on-idle": self.device == "cpu",  # else an idle scheduler occupies a core
+            "skip-server-warmup": True,  # the client warms up, so that the warm-up is not measured
         }
         given = [
             part for name, value in values.items() if value is not None for part in (f"--{name}", str(value))
@@ -95,14 +95,14 @@ class ServerOptions:
         return [*given, *(f"--{name}" for name, on in switches.items() if on), *self.extra]
 
     def environment(self, *, force_tokens: bool, step_log: Path | None) -> dict[str, str]:
-        """The server's environment: ours, and what SGLang and the plugin read from it."""
+        """Environment of the server: ours, and the variables that SGLang and the plugin read."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SQREAL_")}
         environment |= {
             "PYTHONUNBUFFERED": "1",
-            "PYTHONSAFEPATH": "1",  # what lies in its directory is no module and no plugin of the server
+            "PYTHONSAFEPATH": "1",  # its directory holds no module or plugin of the server
             "HF_HUB_OFFLINE": "1",  # models are directories; nothing is fetched
-            "SGLANG_PLUGINS": "sqreal",  # nobody else's
-            "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",  # asking for health must not run a request
+            "SGLANG_PLUGINS": "sqreal",  # no variables of another plugin setup
+            "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",  # a health check must not run a request
             "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "false",  # a server that fails ends at once,
             "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "false",  # not after 65 seconds of waiting for dumps
         }
@@ -120,7 +120,7 @@ class ServerOptions:
             path = environment.get("PYTHONPATH")
             environment |= {
                 "SGLANG_USE_CPU_ENGINE": "1",
-                "TORCH_COMPILE_DISABLE": "1",  # needs a C++ compiler and 20 s at gpt-oss's first step; gains nothing here
+                "TORCH_COMPILE_DISABLE": "1",  # needs a C++ compiler and 20 s at gpt-oss's first step, for no gain here
                 "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS", "1"),
                 "PYTHONPATH": str(CPU_SHIMS) if not path else f"{CPU_SHIMS}{os.pathsep}{path}",
             }
@@ -128,17 +128,17 @@ class ServerOptions:
 
 
 def options_of(scenario: Scenario, work_dir: Path) -> ServerOptions:
-    """The server that a scenario describes. A tiny model is written into `work_dir`; others are read from their path.
+    """Make the options of the server that a scenario describes. A tiny model is written into `work_dir`; others are read from their path.
 
-    Weights are random (load_format dummy) where the model's directory holds none: costs and schedules are those of
-    the shape, and outputs are forced anyway.
+    Weights are random (load_format dummy) where the model's directory holds none: costs and schedules depend on the
+    shape, and outputs are forced anyway.
     """
     engine = scenario.engine
     model = _model_directory(scenario, work_dir)
     device: Device = "cpu" if engine.gpu == "cpu" else "cuda"
     if device == "cpu" and engine.kv_capacity is None:
         raise ScenarioError(
-            "engine.kv_capacity: auto would take the memory of this machine for a server on a CPU; give tokens"
+            "engine.kv_capacity: auto would take all memory of this machine for a server on a CPU; give a number of tokens"
         )
     policy, no_tokenizer = scenario.policy, not any(model.glob("tokenizer*"))
     if policy.runs_live and no_tokenizer:
@@ -170,7 +170,7 @@ def options_of(scenario: Scenario, work_dir: Path) -> ServerOptions:
 
 
 def architecture(model: Path) -> str:
-    """The architecture that a model directory's config.json names; a ModelPathError where there is none."""
+    """Read the architecture from a model directory's config.json; a ModelPathError where there is none."""
     path = model / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -179,7 +179,7 @@ def architecture(model: Path) -> str:
             f"{path}: cannot be read ({error.strerror}); give a directory with a Hugging Face config.json"
         ) from error
     except ValueError as error:
-        raise ModelPathError(f"{path}: is no JSON ({error}); give a Hugging Face config.json") from error
+        raise ModelPathError(f"{path}: is not JSON ({error}); give a Hugging Face config.json") from error
     names = config.get("architectures") if isinstance(config, Mapping) else None
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ModelPathError(f"{path}: names no architecture; give a Hugging Face config.json")

@@ -1,4 +1,4 @@
-"""The port of a server that is started here."""
+"""Port of a server that we start."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ HOST = "127.0.0.1"
 
 _FIRST = 20_000
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_USUAL_EPHEMERAL = 32_768  # where Linux begins, for systems that have no such file
+_USUAL_EPHEMERAL = 32_768  # Linux's first ephemeral port, for systems without that file
 _TRIES = 100
 
 
 @contextmanager
 def held_port(port: int | None) -> Iterator[int]:
-    """`port`, a PortInUseError if it is in use; None: any that is not. It stays ours to give while the block runs.
+    """Hold `port` while the block runs; None: any free one. A PortInUseError if it is in use.
 
     SGLang binds its port half a minute after this, when its model is loaded. A socket that is bound meanwhile, but does
-    not listen, is in nobody's way who sets SO_REUSEADDR as servers do; who looks for a free port without it (as other
-    servers here do, and SGLang for its own meeting points) finds this one taken.
+    not listen, does not hinder a server that sets SO_REUSEADDR; a search for a free port without it (as by other
+    servers here, and by SGLang for its internal ports) finds this one taken.
     """
     port = free_port() if port is None else port
     with _bound(port, reuse=True):
@@ -32,7 +32,7 @@ def held_port(port: int | None) -> Iterator[int]:
 
 
 def free_port() -> int:
-    """Any port that nobody has bound; a PortInUseError where there is none.
+    """Find a port that no process has bound; a PortInUseError where there is none.
 
     Until SGLang binds its port, its own processes open sockets on ports that the system draws, so a free one is taken
     from below those.

@@ -1,8 +1,8 @@
-"""A child process with all that it starts: one process group, which nothing of ours outlives.
+"""Child process with its descendants as one process group, all of which ends when we end.
 
 The group is ours alone (`start_new_session`), so stopping it can hit no other process. Its leader is a small watcher:
-it starts the command, ends as the command ends, and kills the whole group once we are gone, even by `kill -9`. The
-kernel's own way, a death signal to the child, is not enough: SGLang's processes ask for one seconds after they start,
+it starts the command, ends with the command's code or signal, and kills the whole group once we have ended, even by `kill -9`. The
+kernel's own death signal to the child is not enough: SGLang's processes request one seconds after they start,
 and one whose parent has died before that lives on for ever. Linux only, as SGLang is.
 """
 
@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _POLL_S = 0.05
-_VANISH_S = 10.0  # for what was killed to be gone
-# Its standard input is a pipe of which we hold the other end: reading it ends when we do. What asks the group to end is
-# for the command; the watcher handles it (and does not ignore it, which the command would inherit) and waits.
+_VANISH_S = 10.0  # for killed processes to disappear
+# We hold the other end of its standard input, so its read ends when we end. Signals that ask the group to end are for
+# the command; the watcher handles them (ignoring them would be inherited by the command) and waits.
 _WATCH = """
 import os, signal, subprocess, sys, threading
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -39,7 +39,7 @@ os._exit(code)
 
 
 class ChildGroup:
-    """A started command; its output goes to one log file, whose directory it runs in. Call `stop` in a `finally`."""
+    """Started command. It writes its output to one log file and runs in that file's directory. Call `stop` in a `finally`."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log_path: Path) -> None:
         with log_path.open("wb") as log:
@@ -57,14 +57,14 @@ class ChildGroup:
 
     @property
     def ended(self) -> bool:
-        """Whether the leader has ended. It is not reaped here, so that its id stays ours until `stop`."""
+        """Whether the leader has ended. It is not reaped here, so that its id is not reused before `stop`."""
         if self._leader.returncode is not None:
             return True
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     @property
     def ending(self) -> str:
-        """How the leader ended, in words; call it once it has."""
+        """Describe how the leader ended; call it after the end."""
         if self._leader.returncode is not None:
             code = self._leader.returncode
         else:
@@ -75,12 +75,12 @@ class ChildGroup:
         return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
     def log_tail(self, lines: int = 12) -> tuple[str, ...]:
-        """The last lines of the log that are not empty."""
+        """Return the last non-empty lines of the log."""
         text = self.log_path.read_text(encoding="utf-8", errors="replace")
         return tuple(line.rstrip() for line in text.splitlines() if line.strip())[-lines:]
 
     def stop(self, grace_s: float = 10.0) -> None:
-        """Ask the whole group to end, kill what has not after `grace_s` seconds, and return when none is left."""
+        """Ask the whole group to end, kill the rest after `grace_s` seconds, and return when no process is left."""
         if self._leader.returncode is not None:
             return
         if not self.ended:
@@ -106,13 +106,13 @@ class ChildGroup:
 
 
 def group_members(group: int) -> list[int]:
-    """Ids of the living (not defunct) processes of a process group, from /proc."""
+    """List the ids of the living (not defunct) processes of a process group, from /proc."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
+            continue  # it ended meanwhile
         state, _, its_group = fields[:3]
         if int(its_group) == group and state not in {"Z", "X"}:
             found.append(int(path.parent.name))

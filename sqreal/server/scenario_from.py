@@ -1,4 +1,4 @@
-"""A scenario from a running server: its own model, capacity, page size and limits."""
+"""Scenario made from a running server: its model, capacity, page size and limits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from sqsim.models.cost.known_models import KNOWN_MODELS
 from sqsim.scenario.scenario import make_scenario
 
 TRACES = "traces.jsonl.zst"
-"""What stands for the traces until the user names some."""
+"""Placeholder for the traces until the user names some."""
 
-_GPUS = {  # the driver's name: ours
+_GPUS = {  # the driver's name -> ours
     "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
     "NVIDIA H100 80GB HBM3": "h100-sxm",
     "NVIDIA H200": "h200-sxm",
@@ -46,15 +46,15 @@ _MODELLED: Mapping[str, object] = {
     "disaggregation_mode": "null",
     "prefill_max_requests": None,
 }
-"""Settings of a server that a scenario cannot say, with the values that a simulation takes for granted."""
+"""Settings of a server that a scenario cannot state, with the values that a simulation assumes."""
 
 
 def scenario_text(
     info: ServerInfo, url: str, *, traces: str = TRACES, model: str | None = None, gpu: str | None = None
 ) -> str:
-    """The scenario as YAML, with what it cannot say in comments above it.
+    """Write the scenario as YAML; comments above it list the settings that it cannot state.
 
-    An InputError where the server does not tell its GPU or its model in a way that can be used here.
+    An InputError where the server reports no GPU or model that can be used here.
     """
     content = {
         "traces": traces,
@@ -64,7 +64,7 @@ def scenario_text(
         "policy": {"name": "none"},
         "seed": 0,
     }
-    make_scenario(content, where=f"{url}/server_info")  # what is written can be read
+    make_scenario(content, where=f"{url}/server_info")  # raises if the text cannot be read
     notes = [f"from {url}: SGLang {info.version}, {info.model}"]
     notes += [f"not in a scenario, and not simulated: {note}" for note in unmodelled(info)]
     if traces == TRACES:
@@ -74,7 +74,7 @@ def scenario_text(
 
 
 def unmodelled(info: ServerInfo) -> list[str]:
-    """Settings of that server that make it schedule otherwise than a simulation assumes, as `name: value`."""
+    """List the server's settings that a simulation does not model, as `name: value`."""
     expected = {**_MODELLED, "radix_cache_backend": "sidequest" if info.in_place else None}
     return [
         f"{name}: {info.raw[name]}"
@@ -107,7 +107,7 @@ def _engine(info: ServerInfo, url: str, gpu: str | None) -> dict[str, Any]:
 
 
 def _chunk(info: ServerInfo) -> int:
-    """The chunk size; where the server does not chunk, the smallest one that never cuts a prompt."""
+    """Return the chunk size; where the server does not chunk, the smallest one that never cuts a prompt."""
     if info.chunked_prefill is not None and info.chunked_prefill > 0:
         return info.chunked_prefill
     longest = info.context_length or info.kv_capacity
@@ -116,7 +116,7 @@ def _chunk(info: ServerInfo) -> int:
 
 def _model(info: ServerInfo) -> str:
     if _base(info) in TINY_MODELS:
-        return _base(info)  # its directory may be a server's own, and go with it
+        return _base(info)  # its directory may be the server's own and end with it
     config = Path(info.model) / "config.json"
     if config.is_file():
         return str(config)
@@ -137,12 +137,12 @@ def _gpu(info: ServerInfo, url: str) -> str:
         return _GPUS[found[0]]
     seen = f" (this machine has {', '.join(found)})" if found else ""
     raise InputError(
-        f"SGLang does not say which GPU the server at {url} runs on{seen}; give --gpu, one of {', '.join(HARDWARE)}"
+        f"SGLang does not report which GPU the server at {url} runs on{seen}; give --gpu, one of {', '.join(HARDWARE)}"
     )
 
 
 def _kv_dtype(info: ServerInfo) -> str:
-    """The KV format: as set, else the model's own, else bfloat16."""
+    """Return the KV format: as set, else the model's own, else bfloat16."""
     for dtype in (info.kv_dtype, info.dtype):
         if dtype != "auto":
             return _KV_DTYPES.get(dtype, dtype)
@@ -154,5 +154,5 @@ def _kv_dtype(info: ServerInfo) -> str:
 
 
 def _base(info: ServerInfo) -> str:
-    """The last part of the model's path or hub name, as known models are named."""
+    """Return the last part of the model's path or hub name, the form of known models' names."""
     return info.model.rstrip("/").rpartition("/")[2].lower()

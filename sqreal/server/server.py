@@ -1,4 +1,4 @@
-"""A real SGLang server: started here and stopped with all its processes, or one that runs already, by its URL."""
+"""Real SGLang server: one that we start and stop with all its processes, or a running one, by its URL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from sqsim.scenario.scenario import Scenario
 __all__ = ["Server", "ServerInfo", "ServerOptions", "attach", "options_of", "start"]
 
 Progress = Callable[[str, float], None]
-"""Called about every half second of a start with what is waited for and the seconds since."""
+"""Called about every half second of a start with the awaited event and the seconds so far."""
 
 PLUGIN_LINE = re.compile(r"sqreal plugin: .*\(SGLang ")
 """The line that the plugin logs once it is in place."""
@@ -42,12 +42,12 @@ _PLUGIN_FAILURES = ("Failed to load plugin sqreal", "Failed to execute general p
 _SGLANG = ("-m", "sglang.launch_server")
 _ALL = ("0.0.0.0", "::")  # noqa: S104 - asked for, not our default
 _POLL_S = 0.25
-_ANSWER_S = 30.0  # a scheduler in the middle of a long prefill answers late
+_ANSWER_S = 30.0  # a scheduler in a long prefill answers late
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server says about itself (`GET /server_info`). Sizes are in tokens."""
+    """Answer of a server to `GET /server_info`. Sizes are in tokens."""
 
     version: str
     model: str
@@ -73,7 +73,7 @@ class ServerInfo:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any], url: str) -> ServerInfo:
-        """Pick what we use from the answer; an UnreachableError where it is not SGLang's."""
+        """Pick the fields we use from the answer; an UnreachableError where it is not SGLang's."""
         try:
             state = raw["internal_states"][0]
             memory = state["memory_usage"]
@@ -102,13 +102,13 @@ class ServerInfo:
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise UnreachableError(
-                f"{url}/server_info is not what SGLang answers ({error!r}); give the URL of an SGLang server"
+                f"{url}/server_info is not an SGLang answer ({error!r}); give the URL of an SGLang server"
             ) from error
 
     @property
     def pools(self) -> KvCapacity:
-        """Its KV pools."""
-        return KvCapacity(self.kv_capacity, self.swa_capacity, "what the server says (/server_info)")
+        """KV pools of the server."""
+        return KvCapacity(self.kv_capacity, self.swa_capacity, "reported by the server (/server_info)")
 
     def keys(self) -> dict[str, Any]:
         """Give the keys of a scenario's engine that the server reports, by name."""
@@ -122,11 +122,11 @@ class ServerInfo:
         }
 
     def resolved(self, scenario: Scenario) -> Resolved:
-        """Resolve a scenario with this server's sizes in place of those it states; the model's context if it has none."""
+        """Resolve a scenario with this server's sizes in place of the scenario's; the model's context if the server has none."""
         told = self.keys()
         if (
             not (self.chunked_prefill or 0) > 0
-        ):  # SGLang's -1 or None: it cuts no prompt; a scenario has no word for that
+        ):  # SGLang's -1 or None: no chunking; a scenario cannot state that
             del told["chunked_prefill"]
         if self.context_length is None:
             told["context_length"] = "auto"
@@ -134,7 +134,7 @@ class ServerInfo:
 
 
 class Server:
-    """A server that answers. `log_path` and `options` are None where we did not start it."""
+    """Running server. `log_path` and `options` are None where we did not start it."""
 
     def __init__(
         self, url: str, info: ServerInfo, child: ChildGroup | None = None, options: ServerOptions | None = None
@@ -148,7 +148,7 @@ class Server:
 
     @property
     def pid(self) -> int | None:
-        """The id of the server's main process and of its process group; None where we did not start it."""
+        """Id of the server's main process and of its process group; None where we did not start it."""
         return None if self._child is None else self._child.pid
 
     def check(self) -> None:
@@ -157,7 +157,7 @@ class Server:
             raise _died(self._child, "the server has ended")
 
     def failure(self, problem: str) -> ServerError:
-        """The error to raise when a request broke off: that the server died, where it did, else `problem`.
+        """Make the error for a request that broke off: that the server died, where it did, else `problem`.
 
         A server whose connection breaks may take a moment to end, so this waits up to ten seconds.
         """
@@ -192,7 +192,7 @@ def start(
         require_sglang()
         launcher = (server_python(), *_SGLANG)
     require_device(options.device)
-    architecture(options.model)  # a wrong path is said here, not after SGLang asked a hub for it
+    architecture(options.model)  # reports a wrong path before SGLang asks a hub for it
     with contextlib.ExitStack() as stack:
         starting = stack.enter_context(contextlib.ExitStack())
         port = starting.enter_context(held_port(port))
@@ -200,7 +200,7 @@ def start(
         own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-")))
         log_path = own / "server.log" if log_path is None else log_path
         environment = options.environment(force_tokens=force_tokens, step_log=step_log)
-        environment["TMPDIR"] = str(own)  # SGLang leaves its sockets and its metrics where they lie
+        environment["TMPDIR"] = str(own)  # SGLang does not remove its sockets and its metrics
         command = [*launcher, *options.flags(), "--host", host, "--port", str(port)]
         child = ChildGroup(command, environment, log_path)
         stack.callback(child.stop)
@@ -219,7 +219,7 @@ def start(
 
 @contextlib.contextmanager
 def attach(url: str) -> Iterator[Server]:
-    """Use a server that runs already; it is left running."""
+    """Use a running server; it is left running."""
     yield Server(url.rstrip("/"), _info(url.rstrip("/")))
 
 
@@ -256,7 +256,7 @@ def _info(url: str) -> ServerInfo:
 
 
 def _check_plugin(child: ChildGroup) -> None:
-    """SGLang logs a plugin's failure and serves on without it; we do not."""
+    """Raise where the plugin failed: SGLang only logs that and serves without it."""
     lines = child.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
     for number, line in enumerate(lines):
         if any(failure in line for failure in _PLUGIN_FAILURES):
@@ -264,7 +264,7 @@ def _check_plugin(child: ChildGroup) -> None:
     if not any(PLUGIN_LINE.search(line) for line in lines):
         fault = plugin_fault()
         raise InstallError(
-            "the server runs without the sqreal plugin (its log has no line of it); "
+            "the server runs without the sqreal plugin (its log does not name it); "
             + (f"run: {fix()}" if fault is None else f"{fault.problem}; {fault.fix}")
         )
 

@@ -1,1 +1,1 @@
-"""What is installed on this machine, what mends the rest, and tiny models for a CPU."""
+"""Installation on this machine, the command that completes it, and tiny models for a CPU."""

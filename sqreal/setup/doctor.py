@@ -1,4 +1,4 @@
-"""What of the real side is installed here, what it can do, and the one command that mends what is missing."""
+"""Diagnosis of the real side: installed parts, possible runs, and the command that installs the rest."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _MODULES = ("sglang.srt.entrypoints.http_server", "sglang.srt.managers.scheduler
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at: what was found, and what is wrong with it (None: nothing)."""
+    """Check of one part: the finding, and its fault (None: no fault)."""
 
     name: str
     found: str
     problem: str | None = None
-    fix: str | None = None  # where it is another than the installation of the real side
+    fix: str | None = None  # where it is not the installation of the real side
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`fix` is a shell command, None where nothing needs mending."""
+    """Diagnosis of the machine. `fix` is a shell command, None where nothing is missing."""
 
     checks: tuple[Check, ...]
     possible: tuple[str, ...]
@@ -55,7 +55,7 @@ class Diagnosis:
 
 
 def examine(*, imports: bool = True) -> Diagnosis:
-    """Look at this machine. `imports`: also try, in a process of its own, whether SGLang loads (some 10 seconds)."""
+    """Examine this machine. `imports`: also import SGLang in a process of its own (about 10 seconds)."""
     gpus = cuda_devices()
     try:
         servers = [_server_python(), _sglang(), _torch(gpus), _plugin()]
@@ -68,7 +68,7 @@ def examine(*, imports: bool = True) -> Diagnosis:
         sound = checks[-1].problem is None
     possible = []
     if all(check.problem is None for check in checks if check.name == "httpx"):
-        possible.append("measure a server that runs already: sqreal run SCENARIO --url URL")
+        possible.append("measure a running server: sqreal run SCENARIO --url URL")
     if sound:
         possible.append(
             f"serve {', '.join(TINY_MODELS)} on this CPU: engine.gpu: cpu, engine.kv_capacity: TOKENS"
@@ -104,7 +104,7 @@ def _distribution(name: str, python: str) -> Check:
     version = installed(name, python)
     if version is not None:
         return Check(name, version)
-    # What we would install goes to this Python, which is not the one that is asked.
+    # The command would install into this Python, not into the one examined.
     return Check(name, "-", "not installed", None if python == sys.executable else f"unset {PYTHON}")
 
 
@@ -118,12 +118,12 @@ def _sglang() -> Check:
 def _torch(gpus: list[str]) -> Check:
     check = _distribution("torch", server_python())
     if gpus and check.found.endswith("+cpu"):
-        return Check("torch", check.found, "a CPU build beside a GPU")
+        return Check("torch", check.found, "a CPU build on a machine with a GPU")
     return check
 
 
 def _plugin() -> Check:
-    """For our own servers, then for one that is started by hand in this directory."""
+    """Check the plugin for our own servers, then for one that is started by hand in this directory."""
     for directory, where in ((None, ""), (Path.cwd(), f"in a server started by hand in {Path.cwd()}: ")):
         fault = plugin_fault(directory)
         if fault is not None:
@@ -132,7 +132,7 @@ def _plugin() -> Check:
 
 
 def _loads(gpus: list[str]) -> Check:
-    """Import what a server imports, as a server does: with the shims where there is no GPU."""
+    """Import a server's modules as a server does, with the shims where there is no GPU."""
     environment = dict(os.environ)
     if not gpus:
         environment |= {"SGLANG_USE_CPU_ENGINE": "1", "PYTHONPATH": str(CPU_SHIMS)}

@@ -1,4 +1,4 @@
-"""What of the real side is installed here, found out without importing torch or sglang."""
+"""Installed parts of the real side, found without importing torch or sglang."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from sqsim import __version__
 _CPU = Path(__file__).parents[1] / "cpu"
 
 CPU_SHIMS = _CPU / "shims"
-"""What a server on a CPU needs on its PYTHONPATH, and nothing else does."""
+"""Directory that only a server on a CPU needs on its PYTHONPATH."""
 
 CLIENT = "pip install 'sqsim[client]'"
-"""The command that installs what speaks to a server, wherever that runs. (pip takes the sqsim that is there already.)"""
+"""Command that installs the HTTP client for any server. (pip keeps the installed sqsim.)"""
 
 PYTHON = "SQREAL_PYTHON"
-"""Environment variable: the Python that servers are started with, where SGLang lives in an environment of its own."""
+"""Environment variable: the Python that starts servers, where SGLang is in an environment of its own."""
 
 
 def server_python() -> str:
-    """The Python that servers are started with: $SQREAL_PYTHON, else this one."""
+    """Return the Python that starts servers: $SQREAL_PYTHON, else this one."""
     return os.environ.get(PYTHON) or sys.executable
 
 
 def installed(distribution: str, python: str | None = None) -> str | None:
-    """The version of a distribution that is installed for a Python, this one where none is named; None: it is not."""
+    """Return the installed version of a distribution for a Python (default: this one); None: not installed."""
     found = metadata.distributions(name=distribution, path=_path_of(python or sys.executable))
     return next((each.version for each in found), None)
 
 
 def _path_of(python: str) -> list[str]:
-    """Where a Python looks for what is installed; an InstallError where it does not run."""
+    """Return the search path of a Python; an InstallError where it does not run."""
     return sys.path if python == sys.executable else _path_of_another(python)
 
 
@@ -56,22 +56,22 @@ def _path_of_another(python: str) -> list[str]:
         return [str(each) for each in json.loads(done.stdout)]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise InstallError(
-            f"{PYTHON}={python}: does not run ({error}); name the python of the environment that has SGLang"
+            f"{PYTHON}={python}: does not run ({error}); name the python of the environment with SGLang"
         ) from error
 
 
 class PluginFault(NamedTuple):
-    """Why SGLang would not find the plugin, and what mends it."""
+    """Reason why SGLang would not find the plugin, and its fix."""
 
     problem: str
     fix: str
 
 
 def plugin_fault(directory: Path | None = None) -> PluginFault | None:
-    """Why a server would not find the plugin; None where it would.
+    """Find out why a server would not find the plugin; None where it would.
 
-    SGLang asks importlib.metadata, for which the first distribution of a name on the path hides all others: an old
-    `sqsim.egg-info` in a checkout is enough. Ours start with PYTHONPATH first; one that is started by hand as
+    SGLang uses importlib.metadata, where the first distribution of a name on the path hides all others: an old
+    `sqsim.egg-info` in a checkout is enough. Our servers have PYTHONPATH first; one that is started by hand as
     `python -m sglang.launch_server` has its `directory` before that.
     """
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -83,7 +83,7 @@ def plugin_fault(directory: Path | None = None) -> PluginFault | None:
             return None
         place = Path(str(found.locate_file(""))).resolve()
         return PluginFault(
-            f"an sqsim of before the plugin in {place} (sqsim*.egg-info or .dist-info there) hides it from SGLang",
+            f"an older sqsim without the plugin in {place} (sqsim*.egg-info or .dist-info there) hides it from SGLang",
             "remove that directory's sqsim*.egg-info, or install sqsim from there again",
         )
     unknown = "SGLang does not know the plugin: sqsim is not installed"
@@ -93,12 +93,12 @@ def plugin_fault(directory: Path | None = None) -> PluginFault | None:
 
 
 def _itself() -> str:
-    """What pip can install this very sqsim from; without a checkout, the release of its name."""
+    """Name this sqsim for pip: its checkout, else the release."""
     return shlex.quote(str(Path(__file__).parents[2])) if in_checkout() else f"sqsim=={__version__}"
 
 
 def fix() -> str:
-    """The one command that installs the real side on this machine: make's in a checkout, else pip's."""
+    """Return the command that installs the real side on this machine: make's in a checkout, else pip's."""
     gpus = cuda_devices()
     if in_checkout():
         return "make real-gpu" if gpus else "make real-cpu"
@@ -106,25 +106,25 @@ def fix() -> str:
 
 
 def in_checkout() -> bool:
-    """Whether this package lies in a checkout, beside the Makefile that installs things there."""
+    """Whether this package lies in a checkout, whose Makefile installs the rest."""
     root = Path(__file__).parents[2]
     return (root / "Makefile").is_file() and (root / "pyproject.toml").is_file()
 
 
 def _cpu_by_pip() -> str:
-    """What the Makefile's target does. No extra can say it: SGLang's own metadata asks for CUDA."""
+    """Return the commands of the Makefile's target. No extra can state them: SGLang's own metadata requires CUDA."""
     versions, no_deps = (shlex.quote(str(_CPU / f"requirements{end}.txt")) for end in ("", "-nodeps"))
     return f"pip install -r {versions} && pip install --no-deps -r {no_deps}"
 
 
 def require_client() -> None:
-    """Raise an InstallError where nothing is installed that speaks HTTP."""
+    """Raise an InstallError where the HTTP client is not installed."""
     if find_spec("httpx") is None:
-        raise InstallError(f"httpx is not installed, by which sqreal speaks to a server; run: {CLIENT}")
+        raise InstallError(f"httpx, the HTTP client that sqreal needs, is not installed; run: {CLIENT}")
 
 
 def require_sglang() -> str:
-    """The installed SGLang's version; an InstallError where there is none, or one that was never tested."""
+    """Return the installed SGLang's version; an InstallError where there is none, or an untested one."""
     python = server_python()
     where = "" if python == sys.executable else f" for {python}"
     version = installed("sglang", python)
@@ -134,7 +134,7 @@ def require_sglang() -> str:
         )
     if version not in TESTED_VERSIONS:
         tested = ", ".join(TESTED_VERSIONS)
-        raise InstallError(f"sglang {version} is installed{where}, tested is {tested}; run: {fix()}")
+        raise InstallError(f"sglang {version} is installed{where}, but only {tested} is tested; run: {fix()}")
     return version
 
 
@@ -144,11 +144,11 @@ def require_device(device: str) -> None:
         problem = "no CUDA device is found on this machine"
         raise DeviceError(f"{problem}; set engine.gpu: cpu, or run on a GPU machine")
     if device == "cpu" and not CPU_SHIMS.is_dir():
-        raise InstallError(f"{CPU_SHIMS}: missing, this installation of sqsim is not whole; install it again")
+        raise InstallError(f"{CPU_SHIMS}: missing: this installation of sqsim is incomplete; install it again")
 
 
 def cuda_devices() -> list[str]:
-    """Names of the CUDA devices, from the driver itself; empty where there is no driver."""
+    """List the names of the CUDA devices, from the driver itself; empty where there is no driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,6 +1,6 @@
 """Tiny models that SGLang serves on a CPU: a `config.json` each; their weights are random (load format dummy).
 
-Their shapes are those that sqsim knows under the same names, so a real run and a simulated one mean the same model.
+sqsim knows the same shapes under the same names, so a real and a simulated run use the same model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from sqsim.errors import InputError
 from sqsim.models.cost.known_models import KNOWN_MODELS
 
-# What SGLang and transformers read beside the keys that decide a shape.
+# Keys that SGLang and transformers read in addition to the shape.
 _DENSE = {
     "hidden_act": "silu",
     "rms_norm_eps": 1e-6,
@@ -46,7 +46,7 @@ TINY_MODELS: dict[str, dict[str, object]] = {
 def write_tiny_model(name: str, directory: Path) -> Path:
     """Write a tiny model's directory and return it; writing it again gives the same bytes."""
     if name not in TINY_MODELS:
-        raise InputError(f"{name!r} is no tiny model; choose one of {', '.join(TINY_MODELS)}")
+        raise InputError(f"{name!r} is not a tiny model; choose one of {', '.join(TINY_MODELS)}")
     config = {**KNOWN_MODELS[name], **TINY_MODELS[name]}
     path = directory / "config.json"
     try:

@@ -125,13 +125,16 @@ CHAT_REFUSED = [
     ({"drop_message": {"6": [9]}}, "message 9 is out of range; the request has messages 0 to 7"),
     ({"drop_message": {"6": [3.5]}}, "3.5 is no message"),
     ({"drop_message": {"6": [1]}}, "message 1 belongs to the first prompt"),
-    ({"drop_message": {"4": [3]}}, "messages 5 to 6 have seen it; it can go after message 6"),
-    ({"drop_message": {"7": [3]}}, "cannot go after message 7, which the session has not been told yet"),
+    ({"drop_message": {"4": [3]}}, "messages 5 to 6 have seen it; drop it after message 6"),
+    (
+        {"drop_message": {"7": [3]}},
+        "cannot be dropped after message 7, which the session has not been told yet",
+    ),
     ({"drop_message": {"6": [3]}, "session_params": None}, "is for a conversation held in a session"),
     ({"session_params": {"id": "nobody"}}, "session id nobody does not exist"),
     ({"session_params": {"id": 7}}, "session_params: {'id': 7} is not"),
     ({"reposition": [3]}, "reposition: .* so no gap is closed"),
     ({"custom_params": {"sqreal_drop": [[90, 95]]}}, "sqreal_drop: a chat turn drops messages, not spans"),
-    ({"n": 2}, "n: 2: a session goes on with one answer"),
+    ({"n": 2}, "n: 2: a session continues with one answer"),
 ]
 """Fields of a turn behind message 6, the second answer to a tool response, and what is said of them."""

@@ -83,7 +83,7 @@ def test_the_owner_of_the_server_says_what_became_of_it():
 def test_a_server_that_says_nothing_is_given_up():
     with (
         FakeServer(faults=Faults(silent_at=0)).running() as server,
-        pytest.raises(ServerTimeoutError, match=r"request 0/0/ heard nothing for 0.2 s"),
+        pytest.raises(ServerTimeoutError, match=r"request 0/0/: no event for 0.2 s"),
     ):
         generate(server, silence_s=0.2)
 
@@ -154,7 +154,7 @@ def test_a_server_without_metrics_counts_nothing():
         assert asyncio.run(read(server)) == {}
     with (
         FakeServer(metrics_text="<html>welcome</html>").running() as server,
-        pytest.raises(ServerError, match=r"/metrics: is not what SGLang answers"),
+        pytest.raises(ServerError, match=r"/metrics: is not an SGLang answer"),
     ):
         asyncio.run(read(server))
 

@@ -40,7 +40,7 @@ def test_a_whole_cpu_machine(machine):
     assert found.ok
     assert problems(found) == {}
     assert [text.split(":")[0] for text in found.possible] == [
-        "measure a server that runs already",
+        "measure a running server",
         "serve tiny-llama, tiny-qwen3, tiny-gpt-oss on this CPU",
     ]
     assert json.loads(json.dumps(found.to_json()))["ok"] is True
@@ -66,7 +66,7 @@ def test_a_whole_gpu_machine(machine):
         ),
         ({"sglang": "0.5.9"}, [], {"sglang": "not tested; tested: 0.5.16, 0.5.23"}, "make real-cpu"),
         ({"torch": None}, [], {"torch": "not installed"}, "make real-cpu"),
-        ({}, ["NVIDIA H200"], {"torch": "a CPU build beside a GPU"}, "make real-gpu"),
+        ({}, ["NVIDIA H200"], {"torch": "a CPU build on a machine with a GPU"}, "make real-gpu"),
     ],
 )
 def test_what_is_wrong_and_the_one_command_that_mends_it(machine, changes, gpus, expected, fix):
@@ -74,7 +74,7 @@ def test_what_is_wrong_and_the_one_command_that_mends_it(machine, changes, gpus,
     found = examine(imports=False)
     assert problems(found) == expected
     assert found.fix == fix
-    assert [text.split(":")[0] for text in found.possible] == ["measure a server that runs already"]
+    assert [text.split(":")[0] for text in found.possible] == ["measure a running server"]
 
 
 def test_without_httpx_nothing_is_possible(machine):
@@ -120,7 +120,7 @@ def test_an_old_checkout_hides_the_plugin_from_a_server_that_is_started_in_it(ol
     monkeypatch.chdir(old_checkout)
     check = doctor._plugin()
     assert check.problem.startswith(
-        f"in a server started by hand in {old_checkout}: an sqsim of before the plugin"
+        f"in a server started by hand in {old_checkout}: an older sqsim without the plugin"
     )
     assert str(old_checkout) in check.problem
     assert "egg-info" in check.fix

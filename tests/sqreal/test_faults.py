@@ -69,7 +69,7 @@ def test_ended_in_the_middle_of_a_run(run_file, work, tmp_path, number):
     assert process.returncode == 130
     assert (
         said
-        == f"error: interrupted; what was measured until then is in {tmp_path / 'out'}, marked incomplete\n"
+        == f"error: interrupted; the measurements up to then are in {tmp_path / 'out'}, marked incomplete\n"
     )
     record = read_record(tmp_path / "out", allow_incomplete=True)
     assert (record.run["ended_by"], record.tasks["outcome"].to_pylist()) == ("interrupt", ["interrupted"])
@@ -116,7 +116,9 @@ def test_serve_listens_elsewhere_only_when_told(work):
         fake="serve",
     ) as process:
         assert " at http://127.0.0.1:" in process.stdout.readline()
-        assert process.stdout.readline().startswith("- who reaches 0.0.0.0 may use it: there is no password")
+        assert process.stdout.readline().startswith(
+            "- anyone who can reach 0.0.0.0 may use it: there is no password"
+        )
         commands = [command_of(pid) for pid in servers_in(work)]
         assert any("--host 0.0.0.0" in " ".join(words) for words in commands), commands
         process.send_signal(signal.SIGINT)
@@ -221,7 +223,7 @@ def test_a_real_server_that_is_killed_in_the_middle_of_a_run(run_file, work, tmp
     assert (process.returncode, said) == (1, ""), complained
     assert complained.startswith("error: the server has ended (")
     assert "killed by SIGKILL); its last log lines:\n  | " in complained
-    assert complained.endswith(f"what was measured until then is in {tmp_path / 'out'}, marked incomplete\n")
+    assert complained.endswith(f"the measurements up to then are in {tmp_path / 'out'}, marked incomplete\n")
     record = read_record(tmp_path / "out", allow_incomplete=True)
     assert record.run["status"] == "incomplete"
     assert record.tasks["outcome"].to_pylist() == ["server_lost"]

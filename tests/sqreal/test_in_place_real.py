@@ -114,13 +114,13 @@ ENDS_SGLANG = [
     ({"sampling_params": {"custom_params": [1]}}, r"custom_params: \[1\] is not an object"),
     ({"sampling_params": {"custom_params": "x"}}, "custom_params: 'x' is not an object"),
     ({"session_params": {"id": ["s"]}}, r"session_params: id: \['s'\] is not a session's id"),
-    ({"input_ids": [5, 1_000_000]}, r"input_ids\[1\]: 1000000 is no token; the model's are 0 to"),
-    ({"input_ids": [-1]}, r"input_ids\[0\]: -1 is no token"),
+    ({"input_ids": [5, 1_000_000]}, r"input_ids\[1\]: 1000000 is not a token; the model's are 0 to"),
+    ({"input_ids": [-1]}, r"input_ids\[0\]: -1 is not a token"),
 ]
 CHANGES_A_SESSION = [
     ({"input_ids": [[9, 2], [3, 4]]}, "batch of 2 prompts; send a session's turns one by one"),
-    ({"sampling_params": {"n": 2}}, "n: 2: a session goes on with one answer"),
-    ({"input_ids": [5, 1_000_000]}, r"input_ids\[1\]: 1000000 is no token"),
+    ({"sampling_params": {"n": 2}}, "n: 2: a session continues with one answer"),
+    ({"input_ids": [5, 1_000_000]}, r"input_ids\[1\]: 1000000 is not a token"),
 ]
 
 
@@ -330,7 +330,7 @@ def test_a_fork_by_messages_reads_what_the_session_holds(served):
         assert cached == (held - 1 + served.keeps_last) // served.page * served.page
         assert (await agent.turn(new)).text == fork.text
         edited = [message("system", "Who?"), *agent.messages[1:], new]
-        assert "message 0 is not as session" in await agent.refusal(edited, **asks)
+        assert "message 0 differs from what session" in await agent.refusal(edited, **asks)
         asks["custom_params"] = {"sqreal_fork": {"session": "nobody"}}
         assert "session 'nobody' does not exist" in await agent.refusal([*agent.messages, new], **asks)
 
@@ -358,17 +358,17 @@ def test_messages_that_do_not_go_on_or_cannot_go_are_refused_by_name(served):
             assert re.search(says, await agent.refusal([*agent.messages, new], **fields)), says
         edited = [*agent.messages, new]
         edited[3] = message("tool", PAGES[0].upper())
-        assert "message 3 is not as session" in await agent.refusal(edited)
+        assert "message 3 differs from what session" in await agent.refusal(edited)
         edited = [*agent.messages, new]
         edited[6] = message("assistant", "Something else entirely.")
         assert "message 6 is not what session" in await agent.refusal(edited)
         said = await agent.refusal(agent.messages[:-1])
         assert "was told messages 0 to 5 and has answered" in said
         other = [message("user", "Who is there? " * 3)]
-        assert "message 0 is not as session" in await agent.refusal(other)
+        assert "message 0 differs from what session" in await agent.refusal(other)
         await agent.turn(new, drop_message={"6": [3]})
         said = await agent.refusal([*agent.messages, new], drop_message={"8": [3]})
-        assert "message 3 is gone already, after message 6" in said
+        assert "message 3 was already dropped after message 6" in said
         await token_turn(client, served.name(), agent.session, [9, 8, 7], {})
         assert "was told tokens through /generate" in await agent.refusal([*agent.messages, new])
 

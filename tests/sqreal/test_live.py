@@ -140,7 +140,7 @@ def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path):
     with (
         server.running(),
         attach(server.url) as attached,
-        pytest.raises(ScenarioError, match=r"tokenizer\.json: is no tokenizer"),
+        pytest.raises(ScenarioError, match=r"tokenizer\.json: is not a tokenizer"),
     ):
         live_text(attached)
 
@@ -150,7 +150,7 @@ def test_a_tokenizer_that_cannot_say_the_phrase_is_refused_by_name(monkeypatch):
     with (
         FakeServer(tokenizer=True).running() as server,
         attach(server.url) as attached,
-        pytest.raises(ServerError, match="which are no token ids"),
+        pytest.raises(ServerError, match="which are not token ids"),
     ):
         live_text(attached)
 

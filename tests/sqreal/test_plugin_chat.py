@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sqreal.plugin.chat_turn import ChatTurn, read, read_drops, read_fork, write
-from sqreal.plugin.checks import WishError
+from sqreal.plugin.checks import BadRequestError
 from sqreal.plugin.transcript import State, Transcript
 
 BEGIN, END, NEWLINE = 1, 2, 9
@@ -26,38 +26,38 @@ def test_what_may_be_dropped():
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"reposition": [3]}, r"reposition: \[3\]: what is left stays at its positions"),
-        ({"reposition": 0}, "reposition: 0: what is left stays"),
+        ({"reposition": [3]}, r"reposition: \[3\]: in place the remaining tokens keep their positions"),
+        ({"reposition": 0}, "reposition: 0: in place the remaining"),
         ({"drop_message": [1]}, r"drop_message: \[1\] is not"),
-        ({"drop_message": {"x": [1]}}, "drop_message: 'x' is no message"),
-        ({"drop_message": {"-1": [1]}}, "'-1' is no message"),
-        ({"drop_message": {"²": [1]}}, "'²' is no message"),
+        ({"drop_message": {"x": [1]}}, "drop_message: 'x' is not a message"),
+        ({"drop_message": {"-1": [1]}}, "'-1' is not a message"),
+        ({"drop_message": {"²": [1]}}, "'²' is not a message"),
         ({"drop_message": {"7": [1]}}, "drop_message: 7 is out of range; the request has messages 0 to 4"),
         ({"drop_message": {"3": 1}}, r"drop_message\['3'\]: 1 is not a list"),
-        ({"drop_message": {"3": [True]}}, "True is no message"),
-        ({"drop_message": {"3": ["1"]}}, "'1' is no message"),
-        ({"drop_message": {"3": [1.0]}}, r"1\.0 is no message"),
-        ({"drop_message": {"3": [10**40]}}, "10+ is no message"),
+        ({"drop_message": {"3": [True]}}, "True is not a message"),
+        ({"drop_message": {"3": ["1"]}}, "'1' is not a message"),
+        ({"drop_message": {"3": [1.0]}}, r"1\.0 is not a message"),
+        ({"drop_message": {"3": [10**40]}}, "10+ is not a message"),
         ({"drop_message": {"3": [-1]}}, "message -1 is out of range"),
         ({"drop_message": {"3": [5]}}, "message 5 is out of range; the request has messages 0 to 4"),
         ({"drop_message": {"3": [3]}}, "message 3 does not come before message 3"),
-        ({"drop_message": {"3": [1], "4": [1]}}, "message 1 goes twice"),
+        ({"drop_message": {"3": [1], "4": [1]}}, "message 1 is dropped twice"),
     ],
 )
 def test_what_may_not_be_asked_is_named(body, says):
-    with pytest.raises(WishError, match=says):
+    with pytest.raises(BadRequestError, match=says):
         read_drops(body, 5, in_session=True)
 
 
 def test_dropping_needs_a_session():
-    with pytest.raises(WishError, match="send session_params with its id"):
+    with pytest.raises(BadRequestError, match="send session_params with its id"):
         read_drops({"drop_message": {"3": [1]}}, 5, in_session=False)
 
 
 @pytest.mark.parametrize("odd", ["s", None, {}, {"session": 7}, {"session": "s", "tokens": 4}])
 def test_a_fork_by_messages_names_a_session_alone(odd):
     assert read_fork({"session": "s"}) == "s"
-    with pytest.raises(WishError, match=r'sqreal_fork: .* is not \{"session": id\}'):
+    with pytest.raises(BadRequestError, match=r'sqreal_fork: .* is not \{"session": id\}'):
         read_fork(odd)
 
 
@@ -93,10 +93,10 @@ SOUND = ChatTurn(1, 6, 2, (17, 19), ("text",), ((1, 0),))
 def test_between_processes_anything_may_come(changes):
     assert read(write(SOUND), 20) == SOUND
     assert SOUND.messages == 4
-    with pytest.raises(WishError, match="sqreal_chat: is written by the server"):
+    with pytest.raises(BadRequestError, match="sqreal_chat: is written by the server"):
         read({**write(SOUND), **changes}, 20)
     for odd in (None, [], "x"):
-        with pytest.raises(WishError, match="sqreal_chat"):
+        with pytest.raises(BadRequestError, match="sqreal_chat"):
             read(odd, 20)
 
 
@@ -191,15 +191,15 @@ USER = ("user", [40])
     ("drop", "says"),
     [
         ((6, 1), "message 1 belongs to the first prompt (10 tokens)"),
-        ((4, 3), "message 3 is there still, and messages 5 to 6 have seen it; it can go after message 6"),
-        ((7, 3), "message 3 cannot go after message 7, which the session has not been told yet"),
-        ((7, 6), "message 6 cannot go after message 7"),  # the last answer, the end of which has no KV
+        ((4, 3), "message 3 was not dropped then, and messages 5 to 6 have seen it; drop it after message 6"),
+        ((7, 3), "message 3 cannot be dropped after message 7, which the session has not been told yet"),
+        ((7, 6), "message 6 cannot be dropped after message 7"),  # the last answer, the end of which has no KV
     ],
 )
 def test_what_cannot_go_is_named(drop, says):
     session = two_tools()
     session.first = 10
-    with pytest.raises(WishError, match=re.escape(says)):
+    with pytest.raises(BadRequestError, match=re.escape(says)):
         session.plan([*session.messages, USER], drop=(drop,))
 
 
@@ -210,7 +210,7 @@ def test_a_drop_may_be_repeated_and_is_done_once():
     again = session.send([USER], [41], ended=True, drop=((6, 3),))
     assert (again.spans, again.ids) == ((), plan.ids)
     assert len(session.plan([*session.messages, USER], drop=((6, 3), (8, 5))).spans) == 1
-    with pytest.raises(WishError, match="message 3 is gone already, after message 6"):
+    with pytest.raises(BadRequestError, match="message 3 was already dropped after message 6"):
         session.plan([*session.messages, USER], drop=((8, 3),))
 
 
@@ -219,11 +219,11 @@ def test_a_drop_may_be_repeated_and_is_done_once():
     [
         (
             lambda m: [*m[:3], ("tool", [20, 22]), *m[4:]],
-            "message 3 is not as session 's' was told it, from token",
+            "message 3 differs from what session 's' was told, from token",
         ),
-        (lambda m: [("system", [4]), *m[1:]], "message 0 is not as"),
-        (lambda m: [*m[:2], *m[3:]], "message 2 is not as"),
-        (lambda m: [USER], "message 0 is not as"),
+        (lambda m: [("system", [4]), *m[1:]], "message 0 differs from"),
+        (lambda m: [*m[:2], *m[3:]], "message 2 differs from"),
+        (lambda m: [USER], "message 0 differs from"),
         (lambda m: m[:2], "was told messages 0 to 5 and has answered"),
         (lambda m: m[:6], "was told messages 0 to 5 and has answered"),
         (lambda m: [*m, USER, ("assistant", [3]), USER], "was told messages 0 to 5 and has answered"),
@@ -231,7 +231,7 @@ def test_a_drop_may_be_repeated_and_is_done_once():
 )
 def test_messages_that_do_not_go_on_are_named(change, says):
     session = two_tools()
-    with pytest.raises(WishError, match=says):
+    with pytest.raises(BadRequestError, match=says):
         session.plan(change([*session.messages, USER]))
 
 
@@ -239,7 +239,7 @@ def test_an_answer_is_what_the_session_said():
     session = two_tools()
     for text in (" 3 7", "37<2", "37 2"):  # blanks are nothing, and special tokens may be left out
         assert session.plan([*session.messages, USER], said=(text,)).spans == ()
-    with pytest.raises(WishError, match="message 6 is not what session 's' answered"):
+    with pytest.raises(BadRequestError, match="message 6 is not what session 's' answered"):
         session.plan([*session.messages, USER], said=("38",))
 
 
@@ -249,7 +249,7 @@ def test_a_turn_without_messages_ends_them():
     assert session.plan([*session.messages, USER])  # it was aborted: nothing was told
     session.transcript.leave(len(session.told))
     session.told += [3, 3]
-    with pytest.raises(WishError, match="was told tokens through /generate"):
+    with pytest.raises(BadRequestError, match="was told tokens through /generate"):
         session.plan([*session.messages, USER])
 
 
@@ -257,5 +257,5 @@ def test_a_first_turn_that_was_aborted_is_a_first_turn_again():
     session = Session()
     session.send([("system", [5])], [7], ended=True, aborted=True)
     assert session.plan([("system", [6])]).start == 0
-    with pytest.raises(WishError, match="has not been told a message yet"):
+    with pytest.raises(BadRequestError, match="has not been told a message yet"):
         session.plan([("system", [5]), ("assistant", [3]), USER], drop=((1, 0),))

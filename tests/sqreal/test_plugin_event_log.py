@@ -110,13 +110,13 @@ def test_without_a_flush_all_of_it_is_recorded(tmp_path):
 
 def test_a_server_at_work_is_waited_for(tmp_path):
     path = raw(tmp_path, *RUN[:-1])
-    with pytest.raises(RunError, match="still at work"):
+    with pytest.raises(RunError, match="still busy"):
         list(recorded(path, t0=0.0))
-    with pytest.raises(RunError, match="still at work after 0 s"):
+    with pytest.raises(RunError, match="still busy after 0 s"):
         await_idle(path, deadline_s=0)
     with path.open("a") as log:
         log.write('{"n":3,"ev":"idle","t":')
-    with pytest.raises(RunError, match="still at work"):
+    with pytest.raises(RunError, match="still busy"):
         await_idle(path, deadline_s=0)
     with path.open("a") as log:
         log.write('8.0,"step":2}\n')
@@ -190,5 +190,5 @@ def test_lockstep_reads_what_is_written(tmp_path):
     )
     limits = read_recording(tmp_path / "unsaid").limits
     assert (limits.context_length, limits.chunked_prefill) == (4096, 4096), "the model's; no prompt is cut"
-    assert count(recording.request("a", "here").prompt) == 2
+    assert count(recording.request("a", "here").asked.prompt) == 2
     assert [event.data["ev"] for event in recording.events()] == ["arrive", "step", "result", "idle"]

@@ -71,7 +71,7 @@ def test_free_rows_need_nothing():
 
 
 def test_going_on_behind_the_end_is_an_error():
-    with pytest.raises(PluginError, match="request r went on behind its 2 forced tokens"):
+    with pytest.raises(PluginError, match="request r continued after its 2 forced tokens"):
         due([request([5, STOP], 10)], [13])
 
 

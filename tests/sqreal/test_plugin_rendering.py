@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sqreal.plugin.checks import WishError
+from sqreal.plugin.checks import BadRequestError
 from sqreal.plugin.rendering import turn
 
 
@@ -113,11 +113,11 @@ def test_what_the_answer_has_to_hold():
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        (Forgetful(), "the chat template leaves out what the assistant said in message 2"),
-        (NewestFirst(), r"renders message 3 \(tool\) otherwise when others follow"),
+        (Forgetful(), "the chat template leaves out the assistant's text of message 2"),
+        (NewestFirst(), r"renders message 3 \(tool\) differently when others follow"),
     ],
 )
 def test_a_template_that_does_not_append_is_refused_by_the_message(template, says):
     ids = list(map(ord, template.text(CONVERSATION, prompt=True)))
-    with pytest.raises(WishError, match=says):
+    with pytest.raises(BadRequestError, match=says):
         turn(CONVERSATION, ids, template, ())

@@ -41,7 +41,7 @@ def test_a_server_without_sessions_in_place_says_so(llama_server):
         body = {"input_ids": [5, 6], "sampling_params": sampling}
         answer = httpx.post(f"{llama_server.url}/generate", json=body, timeout=60)
         assert answer.status_code == 400
-        assert f"{word}: this server has no sessions in place" in answer.text
+        assert f"{word}: this server has no in-place sessions" in answer.text
 
 
 def test_the_command_starts_a_server_and_stops_it(tmp_path):

@@ -77,7 +77,7 @@ def test_a_gpu_is_known_by_its_drivers_name_and_only_on_this_machine(monkeypatch
     info = said(device="cuda")
     assert engine(info)["gpu"] == "h200-sxm"
     assert engine(info)["mem_fraction"] == 0.843
-    with pytest.raises(InputError, match=r"does not say which GPU .*give --gpu, one of"):
+    with pytest.raises(InputError, match=r"does not report which GPU .*give --gpu, one of"):
         scenario_text(info, "http://gpu-machine:30000")
     monkeypatch.setattr(scenario_from, "cuda_devices", lambda: ["NVIDIA H100 PCIe"])
     with pytest.raises(InputError, match=r"this machine has NVIDIA H100 PCIe"):
@@ -102,7 +102,7 @@ def test_what_a_scenario_cannot_say_is_said_above_it():
 
 
 def test_an_answer_that_is_not_sglangs():
-    with pytest.raises(UnreachableError, match=r"/server_info is not what SGLang answers"):
+    with pytest.raises(UnreachableError, match=r"/server_info is not an SGLang answer"):
         ServerInfo.of({"version": "1"}, HERE)
 
 

@@ -142,7 +142,7 @@ def test_a_failure_of_a_server_that_is_not_ours_is_a_plain_error(fake, options, 
 
 def test_something_else_that_answers(options, groups, fake):
     fake("stranger")
-    with pytest.raises(UnreachableError, match="is not what SGLang answers"):
+    with pytest.raises(UnreachableError, match="is not an SGLang answer"):
         start(options, launcher=FAKE).__enter__()
 
 
@@ -180,7 +180,7 @@ def test_a_port_in_use_starts_nothing(options, groups, fake):
     ("content", "message"),
     [
         (None, r"config\.json: cannot be read \(No such file"),
-        ("{", r"config\.json: is no JSON"),
+        ("{", r"config\.json: is not JSON"),
         ("[]", r"names no architecture"),
         ('{"architectures": []}', r"names no architecture"),
     ],
@@ -202,7 +202,8 @@ def test_another_version_of_sglang_is_refused_by_name(options, groups, monkeypat
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setattr(install, "cuda_devices", list)
     with pytest.raises(
-        InstallError, match=r"sglang 0\.5\.9 is installed, tested is 0\.5\.16, 0\.5\.23; run: make real-cpu"
+        InstallError,
+        match=r"sglang 0\.5\.9 is installed, but only 0\.5\.16, 0\.5\.23 is tested; run: make real-cpu",
     ):
         start(options).__enter__()
     assert groups == []

@@ -97,7 +97,7 @@ def test_a_server_without_metrics_is_said_to_have_none(tmp_path):
         _, record = on(server, scenario(tmp_path, [chain(1)]))
     assert record.run["server_metrics"] == {
         "enabled": False,
-        "note": "the server has no metrics; start it with --enable-metrics to hold them against this record",
+        "note": "the server has no metrics; start it with --enable-metrics to compare them with this record",
     }
     assert record.run["status"] == "complete"
 

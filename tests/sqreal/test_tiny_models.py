@@ -46,7 +46,7 @@ def test_sqsim_knows_the_model_that_is_written(name, tmp_path):
 
 
 def test_an_unknown_name_and_a_place_that_cannot_be(tmp_path):
-    with pytest.raises(InputError, match="'tiny-bert' is no tiny model; choose one of tiny-llama"):
+    with pytest.raises(InputError, match="'tiny-bert' is not a tiny model; choose one of tiny-llama"):
         write_tiny_model("tiny-bert", tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
@@ -141,7 +141,11 @@ def test_a_gpu_takes_sglangs_own_choices(tmp_path):
 @pytest.mark.parametrize(
     ("engine", "changes", "message"),
     [
-        ({"kv_capacity": "auto"}, {}, r"engine\.kv_capacity: auto would take the memory .*give tokens"),
+        (
+            {"kv_capacity": "auto"},
+            {},
+            r"engine\.kv_capacity: auto would take all memory .*give a number of tokens",
+        ),
         ({}, {"model": "gpt-oss-20b"}, r"model: gpt-oss-20b is a name, .*path of its config\.json"),
     ],
 )

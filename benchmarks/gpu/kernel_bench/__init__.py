@@ -1,1 +1,1 @@
-"""What benchmarks/gpu/kernels.py is made of: sizes and cases, checks, races, times, dense products, rivals."""
+"""Parts of benchmarks/gpu/kernels.py: sizes and cases, checks, races, times, dense products, rivals."""

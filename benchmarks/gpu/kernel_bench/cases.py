@@ -1,4 +1,4 @@
-"""One case a kernel: what to run, what to hold it against, how many bytes it must move at the least, who does the like."""
+"""Benchmark cases, one for each kernel: the call, its reference, its minimal bytes and its rivals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large everything is: on a GPU, and in small on a CPU."""
+"""Sizes of all cases: full on a GPU, small on a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kernel compiled for a GPU that is not there, and its machine code held against what it promises.
+"""Compile every kernel without a GPU, and compare its machine code with its promises.
 
     python -m sqkernels.compile             # all variants for sm_90: a table, then what is broken; exit code 1 if anything is
 

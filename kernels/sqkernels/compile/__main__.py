@@ -1,4 +1,4 @@
-"""Compile every kernel for sm_90 without a GPU and hold its machine code against its promises.
+"""Compile every kernel for sm_90 without a GPU and check its machine code against its promises.
 
 python -m sqkernels.compile                          # a table of all variants; exit code 1 where a promise is broken
 python -m sqkernels.compile --only shift --jobs 1    # those with a word in their name

@@ -16,7 +16,7 @@ from sqkernels.errors import KernelCompileError
 
 
 class Result(NamedTuple):
-    """What came of one variant: machine code (None: it did not compile), the promises it keeps, what is wrong."""
+    """Result of one variant: machine code (None: it did not compile), the promises it keeps, what is wrong."""
 
     kernel: str
     case: str

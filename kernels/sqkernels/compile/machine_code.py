@@ -1,4 +1,4 @@
-"""A launch that was noted down, compiled for sm_90 (H100, H200), and what its machine code consists of."""
+"""Machine code of a recorded launch, compiled for sm_90 (H100, H200)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][A-Z0-9_.]*
 
 @dataclass(frozen=True)
 class MachineCode:
-    """What the assembler made of one variant of a kernel.
+    """Machine code of one variant of a kernel.
 
     registers     of a thread
     stack         bytes of a thread: registers that had to be spilled to memory, as no kernel here has another use for it

@@ -1,4 +1,4 @@
-"""What the machine code of a kernel must show, each promise with the reason for which a fast or a right kernel needs it."""
+"""Promises that the machine code of a kernel must keep, each with its reason."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ SMALLEST = 64  # rows of a wgmma
 
 
 def promised(launch: Launch) -> tuple[Promise, ...]:
-    """What a kernel of ours promises. Tensor cores: for tiles of 64 rows or more in 16 bits; H2O's decode form has fewer."""
+    """List the promises of a kernel. Tensor cores: for tiles of 64 rows or more in 16 bits; H2O's decode form has fewer."""
     kept = _KEPT.get(launch.kernel.__name__, ())
     if TENSOR_CORES in kept:
         large = launch.arguments["ROW_TILE"] >= SMALLEST and launch.arguments["keys"].element_size() == 2

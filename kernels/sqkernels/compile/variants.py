@@ -1,4 +1,4 @@
-"""Which launches are compiled: every kernel as every public function launches it, over the dtypes and shapes it takes.
+"""Launches to compile: every kernel as every public function launches it, over the dtypes and shapes it takes.
 
 Nothing is listed twice: the public functions themselves are called, on small tensors of the shapes in question, while
 `launch.recording` notes their launches down.

@@ -1,6 +1,6 @@
-"""On the path of servers that sqreal starts on a CPU, and of nothing else.
+"""Import hook for torchvision, on the path only of servers that sqreal starts on a CPU.
 
-PyPI's torchvision is linked against CUDA, so beside a CPU build of torch its operators do not load, and
+PyPI's torchvision is linked against CUDA, so with a CPU build of torch its operators do not load, and
 `import torchvision` raises because it describes two of them. This declares their schemas just before that
 import. No implementation is given: a call to either still raises.
 """
@@ -12,7 +12,7 @@ import sys
 
 
 class _DeclareSchemas(importlib.abc.MetaPathFinder):
-    """Finds nothing; acts once, when torchvision is first asked for."""
+    """Finder that finds nothing and acts once, when torchvision is first imported."""
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
         if name == "torchvision":

@@ -1,15 +1,15 @@
-"""The SGLang versions that the plugin serves, and all in which they differ for it.
+"""Supported SGLang versions, and their differences as one adapter each.
 
 `adapter()` is the package of the installed one, sglang_0_5_16 or sglang_0_5_23. Both have the same names:
 
-* `Row`, `Rows`, `Cache`: SGLang's session slot, streaming sessions and radix cache, with what sessions.py asks of them;
-* `create_cache`, `keep_private`, `limited`, `prefix_len`, `extend_len`, `refused`, `rendered`: single calls that are made otherwise;
-* `Budget`, `micro_batch`: what an admission pass has left;
-* `FULL`, `asked`, `lengths`, `slot_lengths`, `refresh_calls`: what the step log reads;
-* `admission_hooks`, `queue_hooks`, `detail_hooks`: methods that are called otherwise, or are others;
-* `unserved`, `parallel`, `info_hooks`: what it cannot do, how it runs, what it leaves unsaid; `NEEDS`: what all of this reads, for the contract (hooks.py).
+* `Row`, `Rows`, `Cache`: SGLang's session slot, streaming sessions and radix cache, with the methods that sessions.py calls;
+* `create_cache`, `keep_private`, `limited`, `prefix_len`, `extend_len`, `refused`, `rendered`: single calls that differ;
+* `Budget`, `micro_batch`: the rest of an admission pass;
+* `FULL`, `asked`, `lengths`, `slot_lengths`, `refresh_calls`: the data that the step log reads;
+* `admission_hooks`, `queue_hooks`, `detail_hooks`: hooks on methods that differ;
+* `unserved`, `parallel`, `info_hooks`: its limits, its parallelism, figures that /server_info lacks; `NEEDS`: the names that all of this reads, for the contract (hooks.py).
 
-What is the same in both stays in the plugin's other files. This one needs no SGLang.
+The plugin's other files hold what is the same in both. This one needs no SGLang.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _SIGNATURES = {
 
 
 def signature(method: str) -> str:
-    """The parameters of a method whose versions differ, in the installed version; without SGLang in the latest."""
+    """Return the parameters of a method that differs between versions: the installed one's, without SGLang the latest's."""
     return _SIGNATURES[method][TESTED_VERSIONS.index(_served())]
 
 
 def adapter() -> Any:
-    """The package of the installed version."""
+    """Import the package of the installed version."""
     return import_module(f"{__name__}.sglang_{_served().replace('.', '_')}")
 
 

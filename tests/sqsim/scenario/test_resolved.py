@@ -52,7 +52,7 @@ def test_only_what_is_asked_for_is_looked_up(tmp_path):
 
 @pytest.mark.parametrize("swa_tokens", [None, 96])
 def test_what_a_server_has_takes_the_place_of_what_is_computed(tmp_path, swa_tokens):
-    told = KvCapacity(128, swa_tokens, "what the server says")
+    told = KvCapacity(128, swa_tokens, "reported by the server")
     asked = scenario(tmp_path, {"gpu": "l40s"}, "gpt-oss-120b")
     resolved = Resolved.of(asked, engine=asked.engine.model_copy(update={"page_size": 16}), told=told)
     limits = resolved.limits

@@ -1,7 +1,7 @@
-"""Stands in for sgl-kernel, of which PyPI has no CPU build; on the path of servers that sqreal starts on a CPU.
+"""Stand-in for sgl-kernel, which has no CPU build on PyPI; on the path of servers that sqreal starts on a CPU.
 
-SGLang imports many names from it and, on a CPU, calls one for the models that sqreal serves: it is written out here.
-Every other name is a function that raises when it is called, so nothing is computed wrongly or left out in silence.
+SGLang imports many names from it and, on a CPU, calls one for the models that sqreal serves: that one is implemented here.
+Every other name is a function that raises when it is called, so nothing is silently wrong or left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests of 0.5.16, and what an admission pass has left; prefixes are tensors of KV slots."""
+"""Requests and admission budget of 0.5.16; prefixes are tensors of KV slots."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 
 
 def prefix_len(req: Any) -> int:
-    """How many tokens it found cached."""
+    """Number of tokens that a request found cached."""
     return len(req.prefix_indices)
 
 
 def extend_len(req: Any) -> int:
-    """How many tokens it computes in its next pass."""
+    """Number of tokens that a request computes in its next pass."""
     return int(req.extend_range.length)
 
 
 def refused(scheduler: Any, recv_req: Any) -> Any:
-    """The request of an answer that refuses it."""
+    """Return the request of a refusing answer."""
     return Req(
         recv_req.rid,
         recv_req.input_text,
@@ -41,7 +41,7 @@ def refused(scheduler: Any, recv_req: Any) -> Any:
 
 
 class Instead:
-    """Another object, with some attributes in place of its own."""
+    """Proxy of another object, with some attributes replaced."""
 
     def __init__(self, other: Any, **attributes: Any) -> None:
         self._other = other
@@ -52,7 +52,7 @@ class Instead:
 
 
 def rendered(serving: Any, request: Any, *, prompt: bool) -> list[int]:
-    """A chat request as its template renders it. `prompt`: with the beginning of an answer, which SGLang always asks for."""
+    """Render a chat request by its template. `prompt`: with the beginning of an answer, which SGLang always adds."""
     if not prompt:
         manager = serving.tokenizer_manager
         apply = manager.tokenizer.apply_chat_template
@@ -68,7 +68,7 @@ def rendered(serving: Any, request: Any, *, prompt: bool) -> list[int]:
 
 
 def queue_hooks(left: Callable[[Any], None]) -> list[Hook]:
-    """`left` is told of requests that were aborted before they ran; their sessions take another turn then."""
+    """List the queue's hooks; `left` is called for requests aborted before they ran, whose sessions can then take another turn."""
 
     def sent(original: Callable[..., None], sender: Any, output: Any, recv_obj: Any = None) -> None:
         original(sender, output, recv_obj)
@@ -95,7 +95,7 @@ def queue_hooks(left: Callable[[Any], None]) -> list[Hook]:
 
 
 class Budget:
-    """What is left for an admission pass (PrefillAdder), in tokens."""
+    """Remaining budget of an admission pass (PrefillAdder), in tokens."""
 
     def __init__(self, adder: Any) -> None:
         self._adder = adder
@@ -110,20 +110,20 @@ class Budget:
 
     @property
     def promised(self) -> float:
-        """What of the pool is promised to requests that run, and to those already let in."""
+        """Tokens of the pool promised to running requests and to those already admitted."""
         return float(self._adder.rem_total_token_offset)
 
     @property
     def overhead(self) -> int:
-        """What admission counts for each request beside its tokens."""
+        """Tokens that admission counts for each request in addition to its own."""
         return int(self._adder.page_size)
 
     def window_need(self, extend: int, new: int) -> float:
-        del new  # a window, whatever comes
+        del new  # a window, in any case
         return float(self._adder._swa_budget_for_req(self._adder.ceil_paged_tokens(extend)))  # noqa: SLF001 - as add_one_req does
 
     def fits(self, req: Any, *, extend: int, new: int) -> bool:
-        """Whether add_one_req would let it in, as far as the pools go."""
+        """Whether the pools have room for add_one_req to admit it."""
         del req
         if extend + new + self.overhead >= self.total:
             return False
@@ -133,7 +133,7 @@ class Budget:
 
 
 def asked(adder: Any, req: Any) -> dict[str, float]:
-    """What an admission test asks for and finds, its own prefix locked: add_one_req compares these itself."""
+    """Return the need of an admission test and the room it finds, its own prefix locked, which add_one_req compares itself."""
     budget = Budget(adder)
     extend = len(req.full_untruncated_fill_ids) - prefix_len(req)
     new = min(max(req.sampling_params.max_new_tokens - len(req.output_ids), 0), CLIP_MAX_NEW_TOKENS)
@@ -146,14 +146,14 @@ def asked(adder: Any, req: Any) -> dict[str, float]:
 
 
 def micro_batch(_scheduler: Any) -> int:
-    """How many requests may run at once."""
+    """Return the number of requests that may run at once."""
     return int(get_server_args().pp_max_micro_batch_size)
 
 
 def one_in_chunks(
     original: Callable[..., Any], adder: Any, req: Any, has_chunked_req: bool, truncation_align_size: int | None
 ) -> Any:
-    """One prompt at a time is prefilled in chunks, and a second one waits.
+    """Let a second prompt wait, as one at a time is prefilled in chunks.
 
     A window pool may cut a chunk short or leave no slot for it. With what that leaves of the pass SGLang begins a second
     prompt, and fails: it can remember one (Scheduler.chunked_req).
@@ -164,7 +164,7 @@ def one_in_chunks(
 
 
 def _in_chunks(adder: Any, req: Any) -> bool:
-    """Whether add_one_req would cut it, if it lets it in."""
+    """Whether add_one_req would chunk it, if it admits it."""
     limit = adder.rem_chunk_tokens
     if limit is None:
         return False
@@ -176,14 +176,14 @@ def _in_chunks(adder: Any, req: Any) -> bool:
 
 
 def admission_hooks(seats: Callable[..., int]) -> list[Hook]:
-    """`seats(found, scheduler, running, begins=...)` may widen how many requests a pass may hold."""
-    ordered = False  # is the queue in order, so that its requests are looked at next?
+    """List the hooks of admission; `seats(found, scheduler, running, begins=...)` may raise the number of requests of a pass."""
+    ordered = False  # is the queue in order, so that its requests are examined next?
 
     def passes(original: Callable[..., Any], scheduler: Any, running_batch: Any) -> Any:
         nonlocal ordered
         ordered = False
         if running_batch.is_empty():
-            # As 0.5.23 does: only a request that leaves opens the queue again, and here nobody is left to leave. So a
+            # As 0.5.23 does: only a request that leaves opens the queue again, and here none is left. So a
             # request that waits for memory that is held would wait for ever.
             running_batch.batch_is_full = False
         return original(scheduler, running_batch)

@@ -1,4 +1,4 @@
-"""What a server of 0.5.16 is and cannot do, and what its step log is made of."""
+"""Properties and limits of a 0.5.16 server, and the sources of its step log."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sqreal.plugin.versions.sglang_0_5_16.scheduling import Instead
 from sqreal.plugin.versions.sglang_0_5_16.sessions import Row
 
 FULL = BASE_COMPONENT_TYPE
-"""The pool of all layers but those with windows."""
+"""Return the pool of all layers except those with windows."""
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
 
 
 def parallel(_scheduler: Any) -> Any:
-    """The server's dp_size, pp_size, tp_rank and attn_dp_enabled."""
+    """Return the server's dp_size, pp_size, tp_rank and attn_dp_enabled."""
     return Instead(
         get_parallel(),
         dp_size=get_server_args().dp_size,
@@ -28,14 +28,14 @@ def parallel(_scheduler: Any) -> Any:
 
 
 def unserved(scheduler: Any) -> dict[str, bool]:
-    """What this version cannot do with in-place eviction, by its fix."""
+    """List what this version cannot do with in-place eviction, by its fix."""
     args = scheduler.server_args
     # Pages are handed out by Triton kernels alone (mem_cache/allocator/paged.py), for which a CPU has no driver.
     return {"use --page-size 1 on a CPU": args.device == "cpu" and args.page_size > 1}
 
 
 def info_hooks() -> list[Hook]:
-    """What /server_info leaves out: the tokens of the sliding-window pool."""
+    """List the hook that adds the tokens of the sliding-window pool, which /server_info lacks."""
 
     def state(original: Callable[..., Any], scheduler: Any, recv_req: Any) -> Any:
         answer = original(scheduler, recv_req)
@@ -47,24 +47,24 @@ def info_hooks() -> list[Hook]:
 
 
 def refresh_calls(_scheduler: Any) -> dict[str, int]:
-    """This version has no counter behind rule 32 of the scheduler."""
+    """Return nothing: this version lacks the counter of the scheduler's rule 32."""
     return {}
 
 
 def lengths(req: Any) -> list[int]:
-    """KV of a request: tree-owned, committed, allocated."""
+    """Return a request's KV lengths: tree-owned, committed, allocated."""
     return [req.cache_protected_len, req.kv_committed_len, 0 if req.kv is None else req.kv.kv_allocated_len]
 
 
 def slot_lengths(slot: Any) -> list[int]:
-    """KV of a slot: tree-owned, committed, allocated."""
+    """Return a slot's KV lengths: tree-owned, committed, allocated."""
     if isinstance(slot, Row):
         return [slot.protected, slot.committed, slot.allocated]
     return lengths(slot)
 
 
 def detail_hooks(details: Any) -> list[tuple[str, str, Callable[..., Any]]]:
-    """The methods that a step log's details come from: path, parameters, watcher."""
+    """List the methods whose calls a step log details: path, parameters, watcher."""
 
     def finished(original: Callable[..., None], tree: Any, req: Any, *args: Any, **words: Any) -> None:
         def release() -> bool:

@@ -1,4 +1,4 @@
-"""A session's slot takes a row at the end of its turn; the next turn runs on a copy of what the slot says."""
+"""Sessions of 0.5.16: a slot takes a row at the end of its turn; the next turn runs on a copy of the slot's fields."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sglang.srt.session.streaming_session import SessionSlot, StreamingSession
 
 from sqreal.plugin.reader import Reader
 
-_PRIVATE = "sqreal_private"  # attribute of a request: what it adds to its prefix is nobody else's
+_PRIVATE = "sqreal_private"  # attribute of a request: the tokens that it adds to its prefix are private
 
 
 @dataclass(eq=False)
 class Row(SessionSlot):  # type: ignore[misc]  # SGLang's class, untyped here
-    """The row of KV that a slot holds; lengths are in tokens. While a turn runs on it, they are the turn's."""
+    """Row of KV that a slot holds; lengths are in tokens. While a turn runs on it, they are the turn's."""
 
-    turn: Any = None  # the request that runs on a copy of what the slot says, or waits to
-    publishes_prompt = False  # a slot comes when its first prompt is computed and published
+    turn: Any = None  # the request that runs on a copy of the slot's fields, or waits to
+    publishes_prompt = False  # a slot is made when its first prompt is computed and published
 
     @property
     def _holder(self) -> Any:
@@ -34,7 +34,7 @@ class Row(SessionSlot):  # type: ignore[misc]  # SGLang's class, untyped here
 
     @property
     def protected(self) -> int:
-        """So many at its start are the tree's."""
+        """Number of leading tokens that the tree owns."""
         return int(self.cache_protected_len)
 
     @property
@@ -47,11 +47,11 @@ class Row(SessionSlot):  # type: ignore[misc]  # SGLang's class, untyped here
 
     @property
     def slid(self) -> int:
-        """So many at its start, those of the tree left out, have no window KV any more."""
+        """Number of leading private tokens whose sliding-window KV has been freed."""
         return int(self._holder.kv.swa_evicted_seqlen)
 
     def shrink(self, tokens: int, slid: int) -> None:
-        """So many tokens are gone from it, `slid` of them without window KV."""
+        """Note that tokens were cut from it, `slid` of them without window KV."""
         self.kv.swa_evicted_seqlen -= slid
         self.kv.kv_allocated_len -= tokens
         self.kv_committed_len -= tokens
@@ -66,7 +66,7 @@ class Row(SessionSlot):  # type: ignore[misc]  # SGLang's class, untyped here
 
 
 class Rows(StreamingSession):  # type: ignore[misc]  # as above
-    """What SGLang asks of its sessions in this version, and what becomes of their KV."""
+    """Sessions' rows, with the interface that this version of SGLang calls."""
 
     def __init__(self, cache: Any) -> None:
         super().__init__(cache)
@@ -74,21 +74,21 @@ class Rows(StreamingSession):  # type: ignore[misc]  # as above
         self.slots: dict[str, Any] = {}
 
     def borrowed_slot(self, req: Any) -> Any:
-        """The slot on whose row a request runs, if any."""
+        """Find the slot on whose row a request runs, if any."""
         if req.session is None or not req.session.streaming:
             return None
         slot = self.slots.get(req.session.session_id)
         return slot if slot is not None and slot.turn is req else None
 
     def will_lend_record(self, req: Any) -> bool:
-        """Whether a request that waits will run on its session's row."""
+        """Whether a waiting request will run on its session's row."""
         session = req.session
         if session is None or not session.streaming or req.to_finish is not None:
             return False
         return session.session_id in self.slots and self.slots[session.session_id].is_holding_kv
 
     def begin(self, req: Any) -> Any:
-        """A first turn's row becomes the session's; until its end the turn holds it."""
+        """Make a first turn's row the session's; the turn holds it until its end."""
         slot = self.slots[req.session.session_id] = self.new_slot(
             req.session,
             turn=req,
@@ -102,20 +102,20 @@ class Rows(StreamingSession):  # type: ignore[misc]  # as above
         if req.session is None or not req.session.streaming:
             return False
         slot = self.slots.get(req.session.session_id)
-        if slot is not None and slot.turn is not req:  # it was refused beside a turn that runs
+        if slot is not None and slot.turn is not req:  # it was refused while another turn runs
             req.session = None
             return False
         slot = slot or self.begin(req)
         return self.lost(req, slot) or bool(super().try_cache_finished_req(req, is_insert, **kwargs))
 
     def give_back(self, req: Any, slot: Any, *, aborted: bool) -> None:
-        """A turn runs on its row no more."""
+        """Note that a turn no longer runs on its row."""
         del aborted
         slot.busy = False
         slot.save_from_req(req, is_first=False)
 
     def matched(self, slot: Any, node: Any, tokens: int) -> MatchResult:
-        """A prefix of so many tokens of a slot's row, locked by `node`."""
+        """Make a match of the first `tokens` tokens of a slot's row, locked by `node`."""
         row = self.cache.req_to_token_pool.req_to_token[slot.index]
         return MatchResult(
             device_indices=row[:tokens].to(torch.int64, copy=True),
@@ -127,28 +127,28 @@ class Rows(StreamingSession):  # type: ignore[misc]  # as above
 
     def free_spans(self, slot: Any, spans: list[Any]) -> None:
         row = self.cache.req_to_token_pool.req_to_token[slot.index]
-        for start, stop in spans:  # slots without window KV are known to the allocator
+        for start, stop in spans:  # the allocator knows slots without window KV
             self.cache.token_to_kv_pool_allocator.free(row[start:stop].clone())
 
     def free_tail(self, slot: Any, tokens: int) -> None:
-        """Free what lies behind so many tokens."""
+        """Free the slots after the first `tokens` tokens."""
         self._free_kv_aligned(slot.index, tokens, slot.allocated)
         slot.kv.kv_allocated_len = min(slot.kv.kv_allocated_len, tokens)
         slot.kv_committed_len = min(slot.kv_committed_len, tokens)
         slot.kv.swa_evicted_seqlen = min(slot.kv.swa_evicted_seqlen, tokens)
 
     def free_row(self, slot: Any) -> None:
-        """Free all of it that is not the tree's."""
+        """Free the part that the tree does not own."""
         if slot.last_node is not None:
             self.cache.dec_lock_ref(slot.last_node, DecLockRefParams(swa_uuid_for_lock=slot.swa_uuid_for_lock))
         if slot.protected < slot.allocated:
             self.free_spans(slot, [(slot.protected, slot.allocated)])
         self.cache.req_to_token_pool.free_slots.append(slot.index)
-        if slot.turn is not None:  # a turn that waits has looked at this slot already: it has no row any more
+        if slot.turn is not None:  # a waiting turn has already read this slot, which no longer has a row
             slot.turn.req_pool_idx = slot.turn.kv = slot.turn.swa_uuid_for_lock = None
             slot.turn.kv_committed_len = 0
 
-    # Locks, and SGLang's accounts of what no request owns.
+    # Locks, and SGLang's accounts of KV that no request owns.
 
     def try_inc_lock_ref(self, node: Any) -> Any:
         if isinstance(node, Reader):
@@ -171,7 +171,7 @@ class Rows(StreamingSession):  # type: ignore[misc]  # as above
         return self._held("session_held_req_count", active_pool_idxs)
 
     def _held(self, account: str, active: Any) -> int:
-        """Rows without a session count as well; they get names that no session has."""
+        """List all held rows; those without a session get names that no session has."""
         slots: dict[str, Any] = self.slots
         self.slots = {**slots, **{f"forked/{index}": slot for index, slot in enumerate(self.left)}}
         try:
@@ -181,7 +181,7 @@ class Rows(StreamingSession):  # type: ignore[misc]  # as above
 
 
 class Cache(UnifiedRadixCache):  # type: ignore[misc]  # as above
-    """Where SGLang's cache asks about sessions and forks."""
+    """Cache methods of SGLang that depend on sessions and forks."""
 
     def match_prefix(self, params: Any) -> Any:
         req = params.req
@@ -191,7 +191,7 @@ class Cache(UnifiedRadixCache):  # type: ignore[misc]  # as above
 
     def cache_unfinished_req(self, req: Any, chunked: bool = False, **kwargs: Any) -> None:
         if getattr(req, _PRIVATE, False):
-            if chunked:  # as of a session's turn: what is computed stays its own
+            if chunked:  # as of a session's turn: computed tokens stay private
                 row = self.req_to_token_pool.req_to_token[req.req_pool_idx]
                 req.prefix_indices = row[: req.extend_range.end].to(torch.int64, copy=True)
             return
@@ -201,14 +201,12 @@ class Cache(UnifiedRadixCache):  # type: ignore[misc]  # as above
             return
         whole = req.extend_range
         first_prompt = not chunked and not self.session.has_slot(session.session_id)
-        if first_prompt:  # publishes no more than is shared
+        if first_prompt:  # publishes no more than the shared tokens
             first = self.session.conversation(session).first
             req.set_extend_range(min(whole.start, first), min(whole.end, first))
         super().cache_unfinished_req(req, chunked, **kwargs)
         req.extend_range = whole
-        req.swa_prefix_lock_released = (
-            True  # the lock goes with the slot; nobody gives a part of it back before
-        )
+        req.swa_prefix_lock_released = True  # the lock is released with the slot, and no part of it earlier
         if first_prompt:
             self.session.begin(req)
 
@@ -221,7 +219,7 @@ class Cache(UnifiedRadixCache):  # type: ignore[misc]  # as above
 
 
 def keep_private(req: Any) -> None:
-    """What this request adds to the prefix that it matches is nobody else's."""
+    """Keep private what a request adds to its matched prefix."""
     setattr(req, _PRIVATE, True)  # SGLang's own flag loses the chunks of a prefill
 
 
@@ -232,7 +230,7 @@ def create_cache(context: Any, cache_class: type) -> Any:
 
 
 def limited(key: Any, tokens: int) -> RadixKey:
-    """The first so many tokens of a key."""
+    """Return the first `tokens` tokens of a key."""
     return RadixKey(
         key.token_ids, extra_key=key.extra_key, is_bigram=key.is_bigram, limit=min(tokens, len(key))
     )

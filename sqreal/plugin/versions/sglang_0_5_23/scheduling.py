@@ -1,4 +1,4 @@
-"""Requests of 0.5.23, and what an admission pass has left."""
+"""Requests and admission budget of 0.5.23."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 
 def prefix_len(req: Any) -> int:
-    """How many tokens it found cached."""
+    """Number of tokens that a request found cached."""
     return int(req.prefix_len)
 
 
 def extend_len(req: Any) -> int:
-    """How many tokens it computes in its next pass."""
+    """Number of tokens that a request computes in its next pass."""
     return int(req.extend_len)
 
 
 def refused(scheduler: Any, recv_req: Any) -> Any:
-    """The request of an answer that refuses it."""
+    """Return the request of a refusing answer."""
     return scheduler._create_generation_req(  # noqa: SLF001 - how SGLang makes it
         recv_req,
         recv_req.rid,
@@ -38,13 +38,13 @@ def refused(scheduler: Any, recv_req: Any) -> Any:
 
 
 def rendered(serving: Any, request: Any, *, prompt: bool) -> list[int]:
-    """A chat request as its template renders it. `prompt`: with the beginning of an answer."""
-    request._format_add_generation_prompt = prompt  # noqa: SLF001 - SGLang's own word for it
+    """Render a chat request by its template. `prompt`: with the beginning of an answer."""
+    request._format_add_generation_prompt = prompt  # noqa: SLF001 - SGLang's only name for it
     return list(serving._process_messages(request, False).prompt_ids)  # noqa: SLF001 - the one place that renders
 
 
 def queue_hooks(left: Callable[[Any], None]) -> list[Hook]:
-    """`left` is told of requests that were aborted before they ran."""
+    """List the queue's hooks; `left` is called for requests aborted before they ran."""
 
     def released(original: Callable[..., None], scheduler: Any, req: Any) -> None:
         original(scheduler, req)
@@ -57,7 +57,7 @@ def queue_hooks(left: Callable[[Any], None]) -> list[Hook]:
 
 
 class Budget:
-    """What is left for an admission pass (PrefillAdder), in tokens."""
+    """Remaining budget of an admission pass (PrefillAdder), in tokens."""
 
     def __init__(self, adder: PrefillAdder) -> None:
         self._adder, self._budget = adder, adder.memory_budget
@@ -72,12 +72,12 @@ class Budget:
 
     @property
     def promised(self) -> float:
-        """What of the pool is promised to requests that run, and to those already let in."""
+        """Tokens of the pool promised to running requests and to those already admitted."""
         return float(self._budget.total_offset)
 
     @property
     def overhead(self) -> int:
-        """What admission counts for each request beside its tokens."""
+        """Tokens that admission counts for each request in addition to its own."""
         return int(self._adder.per_req_token_overhead)
 
     def window_need(self, extend: int, new: int) -> float:
@@ -85,7 +85,7 @@ class Budget:
         return float(self._budget.swa_tokens(pages, new, chunk_limit=self._adder.rem_chunk_tokens))
 
     def fits(self, req: Any, *, extend: int, new: int) -> bool:
-        """Whether add_one_req would let it in, as far as the pools go."""
+        """Whether the pools have room for add_one_req to admit it."""
         fits, _ = self._budget.check_prefill(
             extend_input_len=extend,
             total_tokens=extend + new + self.overhead,
@@ -98,19 +98,19 @@ class Budget:
 
 
 def asked(_adder: Any, _req: Any) -> dict[str, float]:
-    """What an admission test asks for: a method is called with it, which detail_hooks watches."""
+    """Return nothing: an admission test calls a method with its need, which detail_hooks watches."""
     return {}
 
 
 def micro_batch(_scheduler: Any) -> int:
-    """How many requests may run at once."""
+    """Return the number of requests that may run at once."""
     return int(get_parallel().pp_max_micro_batch_size)
 
 
 def one_in_chunks(
     original: Callable[..., Any], adder: Any, req: Any, *, has_chunked_req: bool = False, **kwargs: Any
 ) -> Any:
-    """One prompt at a time is prefilled in chunks, and a second one waits.
+    """Let a second prompt wait, as one at a time is prefilled in chunks.
 
     A window pool may cut a chunk short or leave no slot for it. With what that leaves of the pass SGLang begins a second
     prompt, and fails: it can remember one (Scheduler.chunked_req).
@@ -121,7 +121,7 @@ def one_in_chunks(
 
 
 def admission_hooks(seats: Callable[..., int]) -> list[Hook]:
-    """`seats(found, scheduler, running, begins=...)` may widen how many requests a pass may hold."""
+    """List the hooks of admission; `seats(found, scheduler, running, begins=...)` may raise the number of requests of a pass."""
 
     def allocatable(
         original: Callable[..., int], scheduler: Any, running_bs: int, *args: Any, **kwargs: Any

@@ -1,4 +1,4 @@
-"""What a server of 0.5.23 is and cannot do, and what its step log is made of."""
+"""Properties and limits of a 0.5.23 server, and the sources of its step log."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from sglang.srt.runtime_context import get_parallel
 from sqreal.plugin.hooks import Hook
 
 FULL = BASE_COMPONENT_TYPE
-"""The pool of all layers but those with windows."""
+"""Return the pool of all layers except those with windows."""
 _TREE = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
 _ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
 
 
 def parallel(_scheduler: Any) -> Any:
-    """The server's dp_size, pp_size, tp_rank and attn_dp_enabled."""
+    """Return the server's dp_size, pp_size, tp_rank and attn_dp_enabled."""
     return get_parallel()
 
 
 def unserved(_scheduler: Any) -> dict[str, bool]:
-    """What this version cannot do with in-place eviction, by its fix: nothing more than others."""
+    """List what this version cannot do with in-place eviction, by its fix: nothing more than others."""
     return {}
 
 
 def info_hooks() -> list[Hook]:
-    """What /server_info leaves out: nothing."""
+    """List no hook: /server_info is complete."""
     return []
 
 
 def refresh_calls(scheduler: Any) -> dict[str, int]:
-    """The counter behind rule 32 of the scheduler."""
+    """Return the counter of the scheduler's rule 32."""
     return {"refresh": scheduler.policy._waiting_prefix_refresh_calls}  # noqa: SLF001 - nowhere else
 
 
 def lengths(req: Any) -> list[int]:
-    """KV of a request: tree-owned, committed, allocated."""
+    """Return a request's KV lengths: tree-owned, committed, allocated."""
     return slot_lengths(req)
 
 
 def slot_lengths(slot: Any) -> list[int]:
-    """KV of a slot: tree-owned, committed, allocated."""
+    """Return a slot's KV lengths: tree-owned, committed, allocated."""
     kv = slot.kv
     return [kv.cache_protected_len, kv.kv_committed_len, kv.kv_allocated_len]
 
@@ -56,7 +56,7 @@ def asked_of_budget(
     swa_host_hit_length: int,
     chunk_limit: int | None,
 ) -> dict[str, float]:
-    """What a request needs and what is left, its own prefix locked."""
+    """Return a request's need and the remaining budget, its own prefix locked."""
     budget = adder.memory_budget
     asked = {"need": total_tokens, "rem": round(float(budget.remaining_total), 4)}
     if hasattr(budget, "swa_tokens"):
@@ -71,7 +71,7 @@ def asked_of_budget(
 
 
 def detail_hooks(details: Any) -> list[tuple[str, str, Callable[..., Any]]]:
-    """The methods that a step log's details come from: path, parameters, watcher."""
+    """List the methods whose calls a step log details: path, parameters, watcher."""
 
     def asked(original: Callable[..., Any], adder: Any, req: Any, **words: Any) -> Any:
         details.asked(asked_of_budget(adder, req, **words))

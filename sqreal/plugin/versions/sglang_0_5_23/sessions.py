@@ -1,4 +1,4 @@
-"""A session owns its row and the tree lock from its first turn's admission on; turns borrow them."""
+"""Sessions of 0.5.23: each owns its row and the tree lock from its first turn's admission on; turns borrow them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqreal.plugin.reader import Reader
 
 
 class Row(SessionSlot):  # type: ignore[misc]  # SGLang's class, untyped here
-    """The row of KV that a slot holds; lengths are in tokens."""
+    """Row of KV that a slot holds; lengths are in tokens."""
 
     @property
     def index(self) -> int:
@@ -24,7 +24,7 @@ class Row(SessionSlot):  # type: ignore[misc]  # SGLang's class, untyped here
 
     @property
     def protected(self) -> int:
-        """So many at its start are the tree's."""
+        """Number of leading tokens that the tree owns."""
         return int(self.kv.cache_protected_len)
 
     @property
@@ -37,11 +37,11 @@ class Row(SessionSlot):  # type: ignore[misc]  # SGLang's class, untyped here
 
     @property
     def slid(self) -> int:
-        """So many at its start, those of the tree left out, have no window KV any more."""
+        """Number of leading private tokens whose sliding-window KV has been freed."""
         return int(self.kv.get_evicted_seqlen(ComponentType.SWA))
 
     def shrink(self, tokens: int, slid: int) -> None:
-        """So many tokens are gone from it, `slid` of them without window KV."""
+        """Note that tokens were cut from it, `slid` of them without window KV."""
         if slid:
             self.kv.set_evicted_seqlen(ComponentType.SWA, self.slid - slid)
         self.kv.kv_allocated_len -= tokens
@@ -49,20 +49,20 @@ class Row(SessionSlot):  # type: ignore[misc]  # SGLang's class, untyped here
 
 
 class Rows(StreamingSession):  # type: ignore[misc]  # as above
-    """What SGLang asks of its sessions in this version, and what becomes of their KV."""
+    """Sessions' rows, with the interface that this version of SGLang calls."""
 
     def take(self, req: Any) -> None:
-        """A first turn gets its row: it becomes the session's."""
+        """Make a first turn's row the session's."""
         if req.session is None or not req.session.streaming or self.borrowed_slot(req) is not None:
             return
         name = req.session.session_id
-        assert name not in self.slots, f"session {name} has a row already"
+        assert name not in self.slots, f"session {name} already has a row"
         slot = self.new_slot(req.session, kv=req.kv, publishes_prompt=True)
         self._lock_to_slot(req, slot)
         self.slots[name] = slot
 
     def try_checkpoint(self, req: Any, *, up_to: int, **kwargs: Any) -> bool:
-        """Publish no more of a first turn than the session shares."""
+        """Publish only the part of a first turn that the session shares."""
         slot = self.borrowed_slot(req)
         if slot is not None and slot.publishes_prompt:
             up_to = min(up_to, slot.conversation.first)
@@ -77,13 +77,13 @@ class Rows(StreamingSession):  # type: ignore[misc]  # as above
         return bool(super().try_cache_finished_req(req))
 
     def give_back(self, req: Any, _slot: Any, *, aborted: bool) -> None:
-        """A turn runs on its row no more."""
+        """Note that a turn no longer runs on its row."""
         req.detach_kv()
         if aborted:
             req.release_mm_inputs_on_abort()
 
     def matched(self, _slot: Any, node: Any, tokens: int) -> MatchResult:
-        """A prefix of so many tokens of a slot's row, locked by `node`."""
+        """Make a match of the first `tokens` tokens of a slot's row, locked by `node`."""
         return MatchResult(
             device_prefix_len=tokens,
             last_device_node=node,
@@ -96,23 +96,23 @@ class Rows(StreamingSession):  # type: ignore[misc]  # as above
         self.cache.free_kv_row(slot.kv, spans)
 
     def free_tail(self, slot: Any, tokens: int) -> None:
-        """Free what lies behind so many tokens."""
+        """Free the slots after the first `tokens` tokens."""
         self._free_tail(slot.kv, tokens)
 
     def free_row(self, slot: Any) -> None:
-        """Free all of it that is not the tree's."""
+        """Free the part that the tree does not own."""
         kv = slot.kv
         self.cache.unlock(slot.lock)
         slot.lock = None
         self.cache.free_kv_row(kv, [(kv.cache_protected_len, kv.kv_allocated_len)])
         self.cache.req_to_token_pool.free(slot)
-        # A turn that waits may have looked at this record already; it finds an empty one.
+        # A waiting turn may hold this record already; it finds an empty one.
         kv.mark_kv_released()
         kv.cache_protected_len = kv.cache_inserted_len = kv.kv_committed_len = 0
 
 
 class Cache(UnifiedRadixCache):  # type: ignore[misc]  # as above
-    """Where SGLang's cache asks about sessions and forks."""
+    """Cache methods of SGLang that depend on sessions and forks."""
 
     def _match_tree(self, params: Any) -> Any:
         return super()._match_tree(self.session.shared(params))
@@ -140,7 +140,7 @@ class Cache(UnifiedRadixCache):  # type: ignore[misc]  # as above
         self.session.left_row(req)
 
     def release_swa_prefix_lock(self, req: Any) -> None:
-        """A prefix whose window a fork may read stays locked."""
+        """Keep a prefix locked whose window a fork may read."""
         if not isinstance(req.lock, Reader) and self.session.window_floor(req) is None:
             super().release_swa_prefix_lock(req)
 
@@ -149,13 +149,13 @@ class Cache(UnifiedRadixCache):  # type: ignore[misc]  # as above
         return floor
 
     def session_records(self) -> dict[str, Any]:
-        """Every row that no request owns, for SGLang's accounts; those without a session get names that none has."""
+        """List every row that no request owns, for SGLang's accounts; those without a session get names that none has."""
         records: dict[str, Any] = super().session_records()
         return records | {f"forked/{index}": slot.kv for index, slot in enumerate(self.session.left)}
 
 
 def keep_private(req: Any) -> None:
-    """What this request adds to the prefix that it matches is nobody else's."""
+    """Keep private what a request adds to its matched prefix."""
     req.skip_radix_cache_insert = True
 
 
@@ -164,7 +164,7 @@ def create_cache(context: Any, cache_class: type) -> Any:
 
 
 def limited(key: Any, tokens: int) -> RadixKey:
-    """The first so many tokens of a key."""
+    """Return the first `tokens` tokens of a key."""
     return RadixKey(
         key.token_ids,
         extra_key=key.extra_key,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sqreal.plugin.checks import WishError
+from sqreal.plugin.checks import BadRequestError
 from sqreal.plugin.history import History, Span, merged, whole_pages
 from sqreal.plugin.request_options import NOTHING, Fork, RequestOptions, read
 
@@ -57,7 +57,7 @@ def test_what_may_be_asked():
     ],
 )
 def test_what_may_not_be_asked_is_named(asked, session, says):
-    with pytest.raises(WishError, match=says):
+    with pytest.raises(BadRequestError, match=says):
         read(asked, session=session, tokens=5)
 
 
