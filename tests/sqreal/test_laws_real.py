@@ -11,7 +11,7 @@ from tests.sqreal.conformance import (
     crowded,
     quiet,
 )
-from tests.sqreal.replays import CLEARING, POLICIES
+from tests.sqreal.replays import CLEARING
 
 pytestmark = pytest.mark.real
 
@@ -19,33 +19,37 @@ QUIET_TASKS = 10
 """The committed matrix (conformance.py) has 20."""
 
 
-def servers(model: str):
-    """A fixture of one class: its servers, one after the other."""
-    params = [
-        pytest.param(each, id=str(each), marks=() if each in PAIRWISE else pytest.mark.long)
+IN_CI = {"none", "keep_last", "sidequest"}
+"""Policies that CI runs on all of its servers; the others run on the first and the last of them."""
+
+
+def _marks(configuration: Configuration, policy: str):
+    ends = (PAIRWISE[0], PAIRWISE[-1])
+    return () if configuration in (PAIRWISE if policy in IN_CI else ends) else pytest.mark.long
+
+
+def pytest_generate_tests(metafunc):
+    """Every server of a class with every policy that it can run; one server serves all of its tests."""
+    pairs = [
+        pytest.param(each, policy, id=f"{each}-{policy}", marks=_marks(each, policy))
         for each in EVERY
-        if each.model == model
+        if each.model == metafunc.cls.model
+        for policy in each.policies
     ]
-
-    @pytest.fixture(scope="class", params=params)
-    @classmethod
-    def served(cls, request, tmp_path_factory):
-        configuration: Configuration = request.param
-        with configuration.server(tmp_path_factory.mktemp(str(configuration))) as server:
-            yield configuration, server
-
-    return served
+    metafunc.parametrize(("served", "policy"), pairs, indirect=["served"], scope="class")
 
 
-def _skip_without_sessions(configuration: Configuration, policy: str) -> None:
-    if policy not in configuration.policies:
-        pytest.skip(f"{policy} pins sessions, and there are none")
+@pytest.fixture(scope="class")
+def served(request, tmp_path_factory):
+    configuration: Configuration = request.param
+    with configuration.server(tmp_path_factory.mktemp(str(configuration))) as server:
+        yield configuration, server
 
 
-@pytest.mark.parametrize("policy", POLICIES)
 class Laws:
+    model: str
+
     def test_uncontended_every_turn_accounts_for_the_same_tokens(self, served, tmp_path, policy):
-        _skip_without_sessions(served[0], policy)
         found = quiet(*served, policy, tmp_path, QUIET_TASKS)
         assert found.differences == []
         assert found.tasks == QUIET_TASKS
@@ -56,7 +60,6 @@ class Laws:
             assert found.prefill_chunks > found.turns
 
     def test_contended_every_batch_is_the_same(self, served, tmp_path, policy):
-        _skip_without_sessions(served[0], policy)
         found = crowded(*served, policy, tmp_path)
         assert found.differences == []
         assert (found.pauses > 0) == (policy == "pause")
@@ -73,8 +76,8 @@ class Laws:
 
 
 class TestLlama(Laws):
-    served = servers("tiny-llama")
+    model = "tiny-llama"
 
 
 class TestGptOss(Laws):
-    served = servers("tiny-gpt-oss")
+    model = "tiny-gpt-oss"
