@@ -100,7 +100,7 @@ def test_without_a_client_the_command_that_installs_one_is_named(plain, run_file
     done = plain("sqreal", *words, cwd=run_file.parent)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
-        "error: httpx is not installed, by which sqreal speaks to a server; run: pip install 'sqsim[client]'\n"
+        "error: httpx, the HTTP client that sqreal needs, is not installed; run: pip install 'sqsim[client]'\n"
     )
 
 

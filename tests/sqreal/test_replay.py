@@ -301,7 +301,7 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path):
         os.kill(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted; what was measured until then is in" in said
+    assert "interrupted; the measurements up to then are in" in said
     record = read_record(tmp_path / "record", allow_incomplete=True)
     assert (record.run["status"], record.run["ended_by"]) == ("incomplete", "interrupt")
     assert record.tasks["outcome"].to_pylist() == ["interrupted"]

@@ -18,79 +18,79 @@ def paper():
         yield importlib.import_module
 
 
-def published(cluster, rate="main_tok_s", usage="kv_usage_peak"):
+def published(world, rate="main_tok_s", usage="kv_usage_peak"):
     """Runs that show exactly what the paper prints, under one reading."""
     keys = {"tok_s": rate, "run_s": "run_s", "usage": usage}
     others = dict.fromkeys(
         ("main_tok_s", "all_tok_s", "output_tok_s_peak", "kv_usage_peak", "kv_held_peak"), 1.0
     )
-    shown = {policy: dict(others) for policy in cluster.AT}
-    for (policy, name), value in cluster.PUBLISHED.items():
+    shown = {policy: dict(others) for policy in world.AT}
+    for (policy, name), value in world.PUBLISHED.items():
         shown[policy][keys[name]] = value
     return shown
 
 
 def test_a_reading_says_which_number_is_meant(paper):
-    cluster = paper("world")
+    world = paper("world")
     for rate, key in (("main", "main_tok_s"), ("all", "all_tok_s"), ("peak", "output_tok_s_peak")):
-        shown = published(cluster, rate=key)
-        for reading in cluster.READINGS:
+        shown = published(world, rate=key)
+        for reading in world.READINGS:
             exact = reading.rate == rate and reading.usage == "used"
-            assert (cluster.distance(shown, reading) == 0) == exact
-    shown = published(cluster)
+            assert (world.distance(shown, reading) == 0) == exact
+    shown = published(world)
     shown["sidequest"]["run_s"] = 1489 * 1.1
-    errors = cluster.errors(shown, cluster.Reading("main", "used"))
+    errors = world.errors(shown, world.Reading("main", "used"))
     assert errors[("sidequest", "run_s")] == pytest.approx(0.1)
-    assert cluster.distance(shown, cluster.Reading("main", "used")) == pytest.approx(0.1)
+    assert world.distance(shown, world.Reading("main", "used")) == pytest.approx(0.1)
 
 
 def test_priors_span_what_they_say(paper):
-    cluster = paper("world")
+    world = paper("world")
     low, high = (
-        cluster.cluster(np.zeros(len(cluster.UNKNOWNS))),
-        cluster.cluster(np.full(len(cluster.UNKNOWNS), 1 - 1e-12)),
+        world.world(np.zeros(len(world.UNKNOWNS))),
+        world.world(np.full(len(world.UNKNOWNS), 1 - 1e-12)),
     )
-    for name, unknown in cluster.UNKNOWNS.items():
+    for name, unknown in world.UNKNOWNS.items():
         ends = (unknown.choices[0], unknown.choices[-1]) if unknown.choices else (unknown.low, unknown.high)
         assert (low[name], high[name]) == (ends if unknown.choices else pytest.approx(ends)), name
 
 
 def test_tasks_are_longer_or_shorter_and_otherwise_the_same(paper):
-    cluster = paper("world")
+    world = paper("world")
     middle = {"turns": 1.0, "output": 1.0, "response": 1.0, "wait": 1.0}
-    base, slow = cluster.tasks(middle, 5), cluster.tasks({**middle, "wait": 2.0}, 5)
+    base, slow = world.tasks(middle, 5), world.tasks({**middle, "wait": 2.0}, 5)
     for one, other in zip(base, slow, strict=True):
         for before, after in zip(one.turns, other.turns, strict=True):
             for call, twice in zip(before.calls, after.calls, strict=True):
                 assert twice.latency_s == pytest.approx(2 * call.latency_s, abs=1e-3)
                 assert twice.response_tokens == call.response_tokens
-    longer = cluster.tasks({**middle, "turns": 1.3}, 40)
-    ratio = sum(len(task.turns) for task in longer) / sum(len(task.turns) for task in cluster.tasks(middle, 40))
+    longer = world.tasks({**middle, "turns": 1.3}, 40)
+    ratio = sum(len(task.turns) for task in longer) / sum(len(task.turns) for task in world.tasks(middle, 40))
     assert ratio == pytest.approx(1.3, abs=0.05)
 
 
 def test_a_part_of_the_tasks_stands_for_all(paper):
     """Run time and rates are of 424 tasks, whatever number is run: closed loops have a rate."""
-    cluster = paper("world")
-    one = cluster.cluster(np.full(len(cluster.UNKNOWNS), 0.5))
-    few, more = (cluster.run(one, "none", 4, number) for number in (24, 48))
+    world = paper("world")
+    one = world.world(np.full(len(world.UNKNOWNS), 0.5))
+    few, more = (world.run(one, "none", 4, number) for number in (24, 48))
     for key in ("run_s", "main_tok_s", "task_s_mean"):
         assert few[key] == pytest.approx(more[key], rel=0.12), key
-    assert few["main_tok_s"] * few["run_s"] == pytest.approx(few["output_tokens_a_task"] * cluster.TASKS)
+    assert few["main_tok_s"] * few["run_s"] == pytest.approx(few["output_tokens_a_task"] * world.TASKS)
 
 
 def test_a_surrogate_proposes_worlds_near_the_best_and_apart(paper):
     """Where the numbers depend on one unknown alone, it finds the value that gives them."""
-    explain, cluster = paper("explain"), paper("world")
+    explain, world = paper("explain"), paper("world")
     draw = np.random.default_rng(0)
-    at = list(cluster.UNKNOWNS).index("kv_capacity")
+    at = list(world.UNKNOWNS).index("kv_capacity")
     rows = []
     for _ in range(60):
-        shares = draw.random(len(cluster.UNKNOWNS))
+        shares = draw.random(len(world.UNKNOWNS))
         factor = float(np.exp(shares[at] - 0.3))
         shown = {
             policy: {key: value * factor for key, value in run.items()}
-            for policy, run in published(cluster).items()
+            for policy, run in published(world).items()
         }
         rows.append({"shares": list(shares), "tasks": 1, "shown": shown})
     chosen = explain.propose(rows, 8, 0)

@@ -103,8 +103,8 @@ def test_a_streamed_record_has_the_bytes_of_one_written_at_the_end(tmp_path_fact
 
 
 def test_groups_do_not_depend_on_when_rows_came(tmp_path, monkeypatch):
-    for module in ("record", "record_files"):
-        monkeypatch.setattr(f"sqsim.{module}.GROUP_ROWS", 8)
+    for module in ("schema", "files"):
+        monkeypatch.setattr(f"sqsim.record.{module}.GROUP_ROWS", 8)
     monkeypatch.setattr("sqsim.record.schema._PACK_ROWS", 4)
     write_tasks(tmp_path / "trace.jsonl", [chain(7, name=f"t{n}") for n in range(5)])
     made = make_scenario(

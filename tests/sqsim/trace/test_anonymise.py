@@ -78,8 +78,8 @@ def said(text: str) -> Iterator[str]:
 def test_no_eight_characters_or_words_of_a_recording_are_left(path):
     try:
         report = import_files([path])
-    except TraceError:
-        pytest.skip("no recording: a test of refusals")
+    except TraceError:  # a file of the tests of refusals: no task comes of it, so nothing can be left
+        return
     made = list(anonymised(report.tasks))
     original = raw(path)
     for text in left(made):

@@ -81,7 +81,7 @@ def test_a_compaction_is_a_reset_behind_its_own_call():
     report = import_files([MAIN])
     turns = only(report).turns
     assert [turn.reset is not None for turn in turns] == [False] * 6 + [True]
-    assert turns[6].reset.keep_text == "The parser was mended; the notes are being written."
+    assert turns[6].reset.keep_text == "The parser was mended; docs/parser.py is being written."
     assert turns[5].output_tokens == 200
     assert changes(report) == {
         "a content part of type input_image counts as 1500 tokens (assumed)": 1,
