@@ -16,7 +16,6 @@ import typer.main
 import yaml
 from typer.testing import CliRunner
 
-import sqsim
 from sqsim.cli.main import app
 from sqsim.policies import BUILT_IN
 from sqsim.scenario.scenario import make_scenario
@@ -113,7 +112,6 @@ def test_readme_is_short():
     assert len(README.split()) <= MAX_README_WORDS
 
 
-@pytest.mark.skipif(not hasattr(sqsim, "load_scenario"), reason="sqsim has no front door yet")
 def test_readmes_python_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     traces = ROOT / "traces/webdancer/sample_traj_cut.jsonl"
