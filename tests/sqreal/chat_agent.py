@@ -123,7 +123,7 @@ def chatted(served: Served, test: Callable[[Client, ChatAgent], Awaitable[None]]
 
 CHAT_REFUSED = [
     ({"drop_message": {"6": [9]}}, "message 9 is out of range; the request has messages 0 to 7"),
-    ({"drop_message": {"6": [3.5]}}, "3.5 is no message"),
+    ({"drop_message": {"6": [3.5]}}, "3.5 is not a message"),
     ({"drop_message": {"6": [1]}}, "message 1 belongs to the first prompt"),
     ({"drop_message": {"4": [3]}}, "messages 5 to 6 have seen it; drop it after message 6"),
     (
