@@ -22,6 +22,7 @@ from rich.text import Text
 
 from sqsim import __version__
 from sqsim.base.plain_text import shown
+from sqsim.cli.early_interrupt import INTERRUPT_LINE, INTERRUPTED
 from sqsim.errors import SqsimError
 from sqsim.policies.base import Policy
 from sqsim.policies.registry import BUILT_IN, POLICIES
@@ -51,7 +52,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress on stder
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace earlier results at the output path.")]
 
 
-_INTERRUPTED = 130
 _UsageError: Any = typer.BadParameter.__base__
 """typer's usage error; newer versions of typer no longer share click's."""
 _WRONG_NAMES = {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL}
@@ -191,9 +191,9 @@ def _run(app: typer.Typer) -> int:
             2 if error.filename is not None and error.errno in _WRONG_NAMES else 1,
         )
     except KeyboardInterrupt:
-        code = _INTERRUPTED
+        code = INTERRUPTED
     # typer turns an interrupt into this exit code without a message.
-    return _failed("interrupted; nothing was written", code) if code == _INTERRUPTED else code or 0
+    return _failed(INTERRUPT_LINE, code) if code == INTERRUPTED else code or 0
 
 
 def _failed(problem: str, code: int) -> int:

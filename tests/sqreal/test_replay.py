@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sqreal.cli.main import scenario_command, tiny_model_command
+from sqreal.cli.app import scenario_command, tiny_model_command
 from sqreal.errors import ServerError
 from sqreal.replay.replay import Replay, replay
 from sqreal.replay.run_context import FaithError, check, note
@@ -301,7 +301,7 @@ def test_an_interrupted_run_keeps_what_it_measured(tmp_path):
         os.kill(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted; what was measured until then is in" in said
+    assert "interrupted; the measurements up to then are in" in said
     record = read_record(tmp_path / "record", allow_incomplete=True)
     assert (record.run["status"], record.run["ended_by"]) == ("incomplete", "interrupt")
     assert record.tasks["outcome"].to_pylist() == ["interrupted"]
@@ -346,6 +346,6 @@ def test_the_commands_import_neither_torch_nor_sglang_nor_httpx():
     script = (
         "import sys\n"
         "for name in ('torch', 'triton', 'sglang', 'httpx', 'sqkernels'): sys.modules[name] = None\n"
-        "import sqreal.cli.main\n"
+        "import sqreal.cli.app\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

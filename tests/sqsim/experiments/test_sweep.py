@@ -188,7 +188,7 @@ def test_workers_change_nothing_but_the_time(tmp_path):
 
 KILLED = """
 import os, signal
-from sqsim import points
+from sqsim.experiments import points
 from sqsim.cli.main import main
 simulate, calls = points.simulate, []
 def third(*args, **more):
