@@ -38,7 +38,7 @@ class Word:
         if isinstance(value, str) and value == self.word:
             return None
         if value is None and self.word != "none":  # `null` is YAML's none, but an empty value is no `auto`
-            raise PydanticCustomError("empty", "it has no value")
+            raise PydanticCustomError("empty", "is not allowed")
         return value
 
     def _write(self, value: Any) -> Any:

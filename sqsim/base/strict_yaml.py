@@ -67,7 +67,7 @@ def show(value: Any, limit: int = 60) -> str:
     if isinstance(value, list):
         return f"a list of {len(value)}"
     if isinstance(value, dict):
-        shown = [f"{key[:20]}: {show(item, 20)}" for key, item in list(value.items())[:4]]
+        shown = [f"{_key(key)[:20]}: {show(item, 20)}" for key, item in list(value.items())[:4]]
         return "{" + ", ".join(shown + ["..."] * (len(value) > 4)) + "}"
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
@@ -130,8 +130,13 @@ def parse(text: str | bytes, where: str, numbered: bool = True) -> Document:
 
 def dotted(path: KeyPath) -> str:
     """Join a key path as messages and `--set` write it: `engine.page_size`, `traces[0]`."""
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in path)
     return text.removeprefix(".")
+
+
+def _key(key: object) -> str:
+    """Write a key for a message; one that would break the line, or that is no text, by its repr."""
+    return key if isinstance(key, str) and key.isprintable() else repr(key)
 
 
 def key_path(name: str) -> tuple[str, ...]:

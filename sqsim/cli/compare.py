@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from sqsim.base.other_words import other_words
 from sqsim.cli.output import (
     Json,
     print_json,
@@ -144,13 +145,24 @@ def compare_command(
     Real and simulated runs of one scenario are also compared with each other: signed errors, and the spread of repeated
     real runs as the noise floor.
     """
-    found = compare(
-        *(read_record(path, allow_incomplete=True) for path in records),
-        names=[str(path) for path in records],
-        directories=records,
-        allow_other_traces=allow_other_traces,
-    )
+    found_records = [read_record(path, allow_incomplete=True) for path in records]
+    with other_words({"pass allow_other_traces=True": "add --allow-other-traces"}):
+        found = compare(
+            *found_records,
+            names=_own_names(records),
+            directories=records,
+            allow_other_traces=allow_other_traces,
+        )
     if as_json:
         print_json(found.to_json())
     else:
         print_comparison(found)
+
+
+def _own_names(directories: Sequence[Path]) -> list[str]:
+    """Name runs by their directories; a directory that is given again gets a number."""
+    names: list[str] = []
+    for each in map(str, directories):
+        times = sum(name == each or name.startswith(f"{each} (") for name in names)
+        names.append(f"{each} ({times + 1})" if times else each)
+    return names

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -22,8 +22,10 @@ from rich.text import Text
 
 from sqsim import __version__
 from sqsim.base.plain_text import shown
+from sqsim.cli.early_interrupt import INTERRUPT_LINE, INTERRUPTED
 from sqsim.errors import SqsimError
-from sqsim.policies.registry import POLICIES
+from sqsim.policies.base import Policy
+from sqsim.policies.registry import BUILT_IN, POLICIES
 from sqsim.record.evidence import evidence_lines
 from sqsim.scenario.engine import Engine
 from sqsim.scenario.load import LOADS
@@ -50,7 +52,6 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress on stder
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace earlier results at the output path.")]
 
 
-_INTERRUPTED = 130
 _UsageError: Any = typer.BadParameter.__base__
 """typer's usage error; newer versions of typer no longer share click's."""
 _WRONG_NAMES = {errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL}
@@ -61,9 +62,25 @@ def keys_to_set(incomplete: str) -> list[str]:
     """Complete the argument of `--set`: a scenario's keys, and each policy by its name."""
     keys = [*Scenario.model_fields, *(f"engine.{key}" for key in Engine.model_fields)]
     keys += [f"load.{key}" for kind in LOADS.values() for key in kind.model_fields]
-    keys += [f"policy.{key}" for kind in POLICIES.values() for key in kind.model_fields if key != "name"]
-    found = [f"{key}=" for key in dict.fromkeys(keys)] + [f"policy.name={name}" for name in POLICIES]
+    policies = _usable_policies()
+    keys += [f"policy.{key}" for kind in policies.values() for key in kind.model_fields if key != "name"]
+    found = [f"{key}=" for key in dict.fromkeys(keys)] + [f"policy.name={name}" for name in policies]
     return [each for each in found if each.startswith(incomplete)]
+
+
+def _usable_policies() -> dict[str, type[Policy]]:
+    """Find the policies that can be imported, and print nothing: completion writes on the user's prompt."""
+    found = dict(BUILT_IN)
+    with (
+        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+        suppress(Exception),  # a package's metadata may be broken
+    ):
+        for name in POLICIES:
+            with suppress(Exception, SystemExit):  # a package's own code may raise anything
+                found[name] = POLICIES[name]
+    return found
 
 
 def print_json(value: Any) -> None:
@@ -174,9 +191,9 @@ def _run(app: typer.Typer) -> int:
             2 if error.filename is not None and error.errno in _WRONG_NAMES else 1,
         )
     except KeyboardInterrupt:
-        code = _INTERRUPTED
+        code = INTERRUPTED
     # typer turns an interrupt into this exit code without a message.
-    return _failed("interrupted; nothing was written", code) if code == _INTERRUPTED else code or 0
+    return _failed(INTERRUPT_LINE, code) if code == INTERRUPTED else code or 0
 
 
 def _failed(problem: str, code: int) -> int:

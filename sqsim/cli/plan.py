@@ -23,6 +23,7 @@ from sqsim.cli.output import (
 )
 from sqsim.cli.sweep import ALL_CORES, Cluster, Jobs
 from sqsim.errors import InputError
+from sqsim.experiments.plan.not_run import of_plan
 from sqsim.experiments.plan.plan import Ask, run_plan
 from sqsim.experiments.plan.search import Load
 from sqsim.experiments.plan.settings import KS
@@ -147,6 +148,8 @@ def _print(found: dict[str, Any], directory: Path) -> None:
             ]
         )
     print_rows("", columns, rows)
+    for line in of_plan(found["settings"]):
+        print_line(f"- {line}")
     print_line(f"- SLO {', '.join(found['slo'])}, of one replica's run; (a bound in brackets is no choice)")
     print_line(f"- intervals from {found['uncertainty']}")
     print_evidence(found["evidence"])

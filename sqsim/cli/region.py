@@ -23,6 +23,7 @@ from sqsim.cli.plan import read_ks
 from sqsim.cli.sweep import ALL_CORES, Cluster, Jobs
 from sqsim.errors import InputError
 from sqsim.experiments.grid import parse_axis
+from sqsim.experiments.plan.not_run import of_region
 from sqsim.experiments.plan.region import run_region
 from sqsim.experiments.plan.settings import KS
 from sqsim.scenario.labels import evicted_then_used_note
@@ -87,6 +88,8 @@ def _print(found: dict[str, Any], directory: Path) -> None:
     ]
     columns = ["at a time", "with", "best free", "best sidequest", "% over none", "% over best free"]
     print_rows("", [*columns, "evicted, needed later"], rows)
+    for reason in of_region(found["places"]):
+        print_line(f"- {reason}")
     for line in found["crossings"]:
         over = "none" if line["rival"] == "against_none" else "the best free setting"
         where = f"from {line['from']:.3g} at a time on" if line["pays"] == "from" else line["pays"]

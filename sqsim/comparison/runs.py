@@ -15,11 +15,11 @@ from sqsim.base.plain_text import columns, shown
 from sqsim.comparison.accounting import Accounting, accounting, comparable
 from sqsim.comparison.experiment import Run, timing_refused, warnings
 from sqsim.comparison.measured import Measured, measured
-from sqsim.errors import RecordError
+from sqsim.errors import InputError, RecordError
 from sqsim.record.definitions import DEFINITIONS
 from sqsim.record.evidence import HELD_FIXED, evidence_lines, evidence_of
 from sqsim.record.metrics import Value, metrics
-from sqsim.record.schema import RunRecord
+from sqsim.record.schema import RunRecord, checked_record
 
 _TIMED = {key for key, metric in DEFINITIONS.items() if metric.unit in {"s", "tokens/s", "share"}} | {
     *("retractions", "reclaimed_tokens", "released_sessions"),
@@ -97,13 +97,23 @@ def compare(
 
     `names` are the runs' names in the result, by default `1`, `2`, ... `directories` are the records' directories, where a
     real record may have its recorded schedule. RecordError: fewer than two runs, or runs of different trace files unless
-    `allow_other_traces`. InputError: a malformed schedule.
+    `allow_other_traces`. InputError: a malformed
+    schedule, or names that do not fit.
     """
-    called = [str(index + 1) for index in range(len(records))] if names is None else names
+    for each in records:
+        checked_record(each, "compare")
+    if len(records) < 2:
+        raise RecordError(
+            f"compare: {len(records)} run{'' if len(records) == 1 else 's'} given; a comparison takes at least two"
+        )
+    called = [str(index + 1) for index in range(len(records))] if names is None else list(names)
+    _check_names(called, len(records))
     places: Sequence[Path | None] = [None] * len(records) if directories is None else directories
+    if len(places) != len(records):
+        raise InputError(
+            f"compare: directories: {len(places)} are given for {len(records)} runs; give one for each"
+        )
     runs = [Run(*each) for each in zip(called, records, places, strict=True)]
-    if len(runs) < 2:
-        raise RecordError(f"{len(runs)} run given; a comparison takes at least two directories")
     if not allow_other_traces:
         _same_traces(runs)
     base, *others = runs
@@ -119,6 +129,15 @@ def compare(
         accounting=[accounting(base, run) for run in others if comparable(base.record, run.record)],
         measured=measured(runs),
     )
+
+
+def _check_names(names: Sequence[object], count: int) -> None:
+    if len(names) != count:
+        raise InputError(f"compare: names: {len(names)} are given for {count} runs; give one for each")
+    for each in names:
+        if not isinstance(each, str) or names.count(each) > 1:
+            why = "is given twice" if isinstance(each, str) else "is no text"
+            raise InputError(f"compare: names: {each!r} {why}; give each run its own name")
 
 
 def _rests_on(runs: Sequence[Run]) -> dict[str, list[str]]:
@@ -148,7 +167,7 @@ def _same_traces(runs: Sequence[Run]) -> None:
         if theirs != hashes[0]:
             raise RecordError(
                 f"{run.name}: ran on other traces than {runs[0].name} (sha256 {_short(theirs)}, not {_short(hashes[0])}); "
-                "compare runs of the same traces, or add --allow-other-traces"
+                "compare runs of the same traces, or pass allow_other_traces=True"
             )
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sqsim.base.directories import check_place, sync, whole_directory
+from sqsim.base.given_path import given_path
 from sqsim.base.strict_json import SEAL, is_whole, json_bytes, no_constant, sealed
 from sqsim.errors import RecordError
 from sqsim.record.schema import GROUP_ROWS, SCHEMA, TABLES, RunRecord, fault
@@ -98,8 +99,8 @@ def is_record(directory: str | Path) -> bool:
 
 def check_writable(directory: str | Path, overwrite: bool = False) -> None:
     """Refuse, before a long run, what `write_record` would refuse; RecordError names the directory and the fix."""
-    check_place(directory)
-    target = Path(directory)
+    target = given_path(directory, RecordError, "choose another --output-dir")
+    check_place(target)
     if not target.exists() or not any(target.iterdir()):
         return
     if not is_record(target):
@@ -175,7 +176,7 @@ def read_record(directory: str | Path, allow_incomplete: bool = False) -> RunRec
 
     A run whose run.json states `status: incomplete` is refused unless `allow_incomplete`.
     """
-    path = Path(directory)
+    path = given_path(directory, RecordError, "give the --output-dir of a run")
     run = _read_run(path)
     if run.get("status", "complete") != "complete" and not allow_incomplete:
         raise RecordError(

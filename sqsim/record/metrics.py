@@ -15,7 +15,7 @@ from sqsim.base.plain_text import columns, shown
 from sqsim.record.columns import Floats, floats, mean, percentile, ratio, total
 from sqsim.record.definitions import DEFINITIONS, PERCENTILES, Metric
 from sqsim.record.evidence import HELD_FIXED, evidence_lines, evidence_of
-from sqsim.record.schema import COMPLETED, RunRecord
+from sqsim.record.schema import COMPLETED, RunRecord, checked_record
 
 Value = float | int | str | None
 
@@ -25,6 +25,7 @@ WINDOW_S = 10.0
 
 def metrics(record: RunRecord) -> dict[str, Value]:
     """Compute all metrics of a run: the keys of `DEFINITIONS`, and `failed_<reason>` for each reason that occurred."""
+    record = checked_record(record, "metrics")
     found: dict[str, Value] = {
         **_tasks(record),
         **_throughput(record),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sqsim.base.other_words import FLAGS, other_words
 from sqsim.errors import InputError, MissingPackageError
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class RunRecord:
 
         InputError: there is no such table. MissingPackageError: pandas is not installed.
         """
-        if table not in TABLES:
+        if not isinstance(table, str) or table not in TABLES:
             raise InputError(f"to_pandas: {table!r} is no table of a record; there are {', '.join(TABLES)}")
         if find_spec("pandas") is None:
             raise MissingPackageError("to_pandas: pandas is not installed here; run `pip install pandas`")
@@ -238,14 +239,16 @@ class RunRecord:
         """Write the record to a directory, whole or not at all; RecordError where something else is there."""
         from sqsim.record.files import write_record  # noqa: PLC0415 - it needs this class
 
-        write_record(self, directory, overwrite)
+        with other_words(FLAGS):
+            write_record(self, directory, overwrite)
 
     @classmethod
     def load(cls, directory: str | Path) -> RunRecord:
         """Read a record that `save`, `sqsim run` or `sqreal run` wrote; RecordError where there is none or it is damaged."""
         from sqsim.record.files import read_record  # noqa: PLC0415 - it needs this class
 
-        return read_record(directory)
+        with other_words(FLAGS):
+            return read_record(directory)
 
     def __repr__(self) -> str:
         from sqsim.record.metrics import output_tok_s  # noqa: PLC0415 - it needs this class
@@ -259,6 +262,13 @@ class RunRecord:
             f"<RunRecord {self.run.get('kind', 'run')}, {setting}, {load or 'no load'}: "
             f"{done} of {self.tasks.num_rows} tasks completed, {speed}>"
         )
+
+
+def checked_record(value: object, what: str) -> RunRecord:
+    """Return a record as it is. InputError: it is something else, such as the path of one."""
+    if isinstance(value, RunRecord):
+        return value
+    raise InputError(f"{what}: {value!r:.60} is no RunRecord; read a directory with RunRecord.load(directory)")
 
 
 def fault(table: pa.Table, name: str) -> str | None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Unpack
 
 from pydantic import (
     BeforeValidator,
@@ -27,6 +27,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from sqsim.base.given_path import given_path
 from sqsim.base.part import FITS, AfterEviction, Count, Name, Part, Word, conflict
 from sqsim.base.strict_yaml import Document, KeyPath, key_path, parse, put_value, set_value, show
 from sqsim.errors import InputError, PolicyError, ScenarioError, TraceError
@@ -48,6 +49,18 @@ def _as_tuple(value: Any) -> Any:
         value if isinstance(value, list | tuple) else (value,) if isinstance(value, str | PathLike) else None
     )
     return value if names is None else tuple(fspath(n) if isinstance(n, PathLike) else n for n in names)
+
+
+def _own(key: str, value: Any) -> Any:
+    """Copy a value, so that a later change to it does not reach the scenario. ScenarioError: it cannot be copied."""
+    if isinstance(value, Part):
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:  # anything may be given, and its own code copies it
+        raise ScenarioError(
+            f"with_: {key}: {type(value).__name__} is no plain value; give a text, number, list or mapping"
+        ) from error
 
 
 def _as_given(part: Part) -> dict[str, Any]:
@@ -207,18 +220,39 @@ class Scenario(Part):
         their defaults again. ScenarioError as for a file.
         """
         document = Document(self._given(), {(): "scenario", **self._places})
+        if not isinstance(changes, Mapping | None):
+            raise ScenarioError(
+                f"with_: {show(changes)} is no mapping; give one such as {{'load.concurrency': 8}}"
+            )
         for key, value in (*keys.items(), *(changes or {}).items()):  # a dotted key may be of a part given here
             if not isinstance(key, str) or not all(path := key_path(key)):
                 raise ScenarioError(f"with_: {show(key)} is no key of a scenario, such as 'load.concurrency'")
             above = document.value.get(path[0])
             if len(path) > 1 and isinstance(above, Part):
                 document.value[path[0]] = _as_given(above)
-            put_value(document, path, value if isinstance(value, Part) else copy.deepcopy(value), "with_")
+            put_value(document, path, _own(key, value), "with_")
         return _checked(document, self._base)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Scenario:
         """Copy the scenario; with `update` this is `with_(update)`."""
-        return self.with_(update) if update else super().model_copy(deep=deep)
+        return super().model_copy(deep=deep) if update is None else self.with_(update)
+
+    @classmethod
+    def model_validate(cls, obj: Any, **options: Any) -> Self:
+        """Build a scenario from a mapping; ScenarioError: one line a fault, as for a file."""
+        try:
+            return cls._validated(obj, **options)
+        except ValidationError as error:
+            if not isinstance(obj, Mapping):
+                raise ScenarioError(
+                    f"a scenario is a mapping such as {{'traces': 'tasks.jsonl'}}, not {show(obj)}"
+                ) from None
+            raise cls._refused(obj, error) from None
+
+    @classmethod
+    def _validated(cls, obj: Any, **options: Any) -> Self:
+        """Build a scenario with pydantic's own error, whose faults `refusal` gives their places."""
+        return super().model_validate(obj, **options)
 
     def _given(self) -> dict[str, Any]:
         """Return the keys that were set, as a file would have them; parts stay objects."""
@@ -258,13 +292,17 @@ def load_scenario(
 
     `places` name the overrides in messages, where they do not come from `--set`.
     """
-    file = Path(path)
+    fix = "give the path of a scenario's YAML file"
+    file = given_path(path, ScenarioError, fix)
+    if isinstance(overrides, str) or not isinstance(overrides, Sequence):
+        raise ScenarioError(f"overrides: {show(overrides)} is no list of texts; give one such as ['seed=1']")
+    for each in overrides:
+        if not isinstance(each, str):
+            raise ScenarioError(f"overrides: {show(each)} is no text; give key.key=value, such as 'seed=1'")
     try:
         text = file.read_bytes()
     except OSError as error:
-        raise ScenarioError(
-            f"{file}: cannot be read: {error.strerror}; give the path of a scenario's YAML file"
-        ) from error
+        raise ScenarioError(f"{file}: cannot be read: {error.strerror}; {fix}") from error
     return _build(parse(text, str(file)), overrides, file.parent, places)
 
 
@@ -288,7 +326,7 @@ def _build(
 
 def _checked(document: Document, base: Path) -> Scenario:
     try:
-        scenario = Scenario.model_validate(document.value)
+        scenario = Scenario._validated(document.value)  # noqa: SLF001 - of the same module
     except ValidationError as error:
         raise refusal(Scenario, document, error) from None
     except PolicyError as error:

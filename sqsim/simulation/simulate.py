@@ -46,6 +46,10 @@ def simulate(
     `step_by_step` takes every engine step by itself: slow; law 7 compares macro-steps with it.
     `profile` replaces the profile that the scenario names; `policy`, an object, replaces the scenario's policy.
     """
+    if not isinstance(scenario, Scenario):
+        raise InputError(
+            f"simulate: {scenario!r:.60} is no Scenario; make one with Scenario(...), or load_scenario(file)"
+        )
     scenario = scenario if policy is None else scenario.with_(policy=policy)
     simulation = Simulation(scenario, profile)
     rows = {name: Rows(schema) for name, schema in simulation.schemas.items()}

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sqreal.cli.main import SCHEDULE
+from sqreal.cli.app import SCHEDULE
 from sqreal.errors import ServerError
 from sqreal.replay.byte_tokenizer import decode, encode, write_tokenizer
 from sqreal.replay.live_text import live_text

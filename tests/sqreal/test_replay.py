@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sqreal.cli.main import scenario_command, tiny_model_command
+from sqreal.cli.app import scenario_command, tiny_model_command
 from sqreal.errors import ServerError
 from sqreal.replay.replay import Replay, replay
 from sqreal.replay.run_context import FaithError, check, note
@@ -346,6 +346,6 @@ def test_the_commands_import_neither_torch_nor_sglang_nor_httpx():
     script = (
         "import sys\n"
         "for name in ('torch', 'triton', 'sglang', 'httpx', 'sqkernels'): sys.modules[name] = None\n"
-        "import sqreal.cli.main\n"
+        "import sqreal.cli.app\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

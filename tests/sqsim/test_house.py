@@ -107,7 +107,7 @@ def test_sqsim_imports_without_torch_triton_sglang():
     script = (
         "import sys\n"
         "for name in ('torch', 'triton', 'sglang', 'sqreal', 'sqkernels'): sys.modules[name] = None\n"
-        "import sqsim.cli.main\n"
+        "import sqsim.cli.app\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT.parent)
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqsim.errors import SqsimError
+from sqsim.errors import RunError, SqsimError
+from sqsim.experiments.plan.not_run import one_line
 from sqsim.experiments.plan.settings import Setting
 from sqsim.experiments.plan.slo import Slo, broken
 from sqsim.experiments.points import Found
@@ -65,7 +66,7 @@ class Search:
     @property
     def error(self) -> str | None:
         """The error that kept this setting from running, in one line."""
-        return None if self.failure is None else "; ".join(str(self.failure).splitlines())
+        return None if self.failure is None else one_line(self.failure)
 
     def serves(self, replicas: int) -> bool:
         """Tell whether the run for this number of replicas kept the SLO."""
@@ -104,13 +105,17 @@ Run = Callable[[list[tuple[Search, int]]], Iterator[Found | SqsimError]]
 
 
 def find_edges(searches: list[Search], run: Run) -> None:
-    """Run all searches to their ends. If none of them could be run, raise the first one's error."""
+    """Run all searches to their ends. If none of them could be run, raise their common error; else a RunError with a line for each."""
     while asked := [(search, replicas) for search in searches if (replicas := search.next()) is not None]:
         for (search, replicas), found in zip(asked, run(asked), strict=True):
             if isinstance(found, SqsimError):
                 search.failure = found
             else:
                 search.runs[replicas] = found
-    failures = [search.failure for search in searches if search.failure is not None]
-    if len(failures) == len(searches):
+    failures = [search.failure for search in searches if search.failure is not None and not search.runs]
+    if len(failures) < len(searches):
+        return
+    if len({str(failure) for failure in failures}) == 1:  # it is the scenario's, not a setting's
         raise failures[0]
+    lines = [f"{search.setting.name} on {search.gpu}: {search.error}" for search in searches]
+    raise RunError("\n".join(["no setting could be run", *lines]))

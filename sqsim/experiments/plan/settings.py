@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqsim.policies.base import Policy
+from sqsim.errors import PolicyError
+from sqsim.policies.base import Choice, Policy
 from sqsim.policies.none import NoEviction
 from sqsim.policies.registry import POLICIES
 from sqsim.policies.sidequest import SideQuest
@@ -43,6 +44,7 @@ def settings(ks: Sequence[int] = KS, *, hybrid: bool, sized: bool) -> list[Setti
     """List all settings, the simplest first. `hybrid`: the model has a sliding-window pool whose share can be chosen.
 
     `sized`: KV capacity follows from memory. If the scenario fixes it, settings that free memory change nothing.
+    PolicyError: a policy's `choices` fails, or two settings have one name.
     """
     none: Changes = {"engine.cache": "radix", "policy": {"name": NoEviction().name}}
     sizes = []
@@ -54,7 +56,21 @@ def settings(ks: Sequence[int] = KS, *, hybrid: bool, sized: bool) -> list[Setti
         sizes.append(Setting("none, mem 0.93", {**none, "engine.mem_fraction": 0.93}, note=note))
         sizes.append(Setting("none, fp8 KV", {**none, "engine.kv_dtype": "fp8_e4m3"}, note=_FP8_NOTE))
     base, *others = [setting for kind in POLICIES.values() for setting in _of(kind, ks)]
-    return sorted([base, *sizes, *others], key=lambda each: (not each.free, not each.deployable))
+    found = [base, *sizes, *others]
+    _check_names(found)
+    return sorted(found, key=lambda each: (not each.free, not each.deployable))
+
+
+def _check_names(found: Sequence[Setting]) -> None:
+    """Refuse two settings of one name: tables, pages and files tell settings apart by it."""
+    first: dict[str, Setting] = {}
+    for each in found:
+        if (other := first.setdefault(each.name, each)) is not each:
+            one, two = (setting.changes["policy"]["name"] for setting in (other, each))
+            raise PolicyError(
+                f"policy {two!r}: choices() names a setting {each.name!r}, as policy {one!r} does already; "
+                "give each choice its own name"
+            )
 
 
 def _of(kind: type[Policy], ks: Sequence[int]) -> list[Setting]:
@@ -66,5 +82,22 @@ def _of(kind: type[Policy], ks: Sequence[int]) -> list[Setting]:
             deployable=not kind.hindsight,
             note=choice.note,
         )
-        for choice in kind.choices(ks)
+        for choice in _choices(kind, ks)
     ]
+
+
+def _choices(kind: type[Policy], ks: Sequence[int]) -> list[Choice]:
+    """Ask a policy for its choices. PolicyError: it fails, or gives something else."""
+    name = f"policy {kind.model_fields['name'].default!r}: choices()"
+    try:
+        found = list(kind.choices(ks))
+    except PolicyError:
+        raise
+    except Exception as error:  # a policy's code may raise anything
+        raise PolicyError(
+            f"{name} raises {type(error).__name__}: {' '.join(str(error).split())}; it must return a list of Choice"
+        ) from error
+    for each in found:
+        if not isinstance(each, Choice) or not isinstance(each.name, str) or not isinstance(each.keys, dict):
+            raise PolicyError(f"{name} gives {each!r}, which is no Choice(name, cache, keys)")
+    return found

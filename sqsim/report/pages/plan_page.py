@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sqsim.experiments.plan.not_run import of_plan
 from sqsim.experiments.points import read_json
 from sqsim.record.definitions import DEFINITIONS
 from sqsim.report.data.measures import full, written
@@ -35,7 +36,7 @@ def plan_page(directory: Path) -> str:
     chosen = [plan["answer"], plan["best_free"], plan["best_sidequest"]]
     shown = [each for name in dict.fromkeys(chosen) for each in plan["settings"] if name == _name(each)]
     parts = [
-        ("settings", "Every setting", _settings(plan)),
+        ("settings", "Every setting", _settings(plan) + listed("refused", of_plan(plan["settings"]))),
         ("load", "What load does to the SLO", _curves(plan)),
         ("why", "What runs out first", _why(plan, shown)),
         ("sure", "How sure this is", _sure(plan, shown)),
@@ -86,7 +87,6 @@ def _settings(plan: dict[str, Any]) -> str:
     rows = []
     for each in plan["settings"]:
         used_later = _at_edge(each).get("evicted_then_used")
-        note = each["error"] or each["note"]
         rows.append(
             [
                 escape(each["setting"]) + ("" if each["deployable"] else " <em>(bound)</em>"),
@@ -97,7 +97,7 @@ def _settings(plan: dict[str, Any]) -> str:
                 escape((each["bottleneck"] or {}).get("name", "")),
                 *([value_cell(each["cost_per_h"])] if money else []),
                 value_cell(used_later),
-                escape(note),
+                escape("could not be run; see below" if each["error"] else each["note"]),
             ]
         )
     slo = ", ".join(plan["slo"])

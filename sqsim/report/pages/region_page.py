@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sqsim.experiments.plan.not_run import of_region
 from sqsim.experiments.points import read_json
 from sqsim.report.html.figure import Figure, Trace, axis, grid, plain
 from sqsim.report.html.markup import details, escape, missing, paragraph, section, table, value_cell
@@ -34,7 +35,10 @@ def region_page(directory: Path) -> str:
         ),
     )
     answered = section("answer", "The answer", listed("answer", _sentences(region)))
-    parts = [("maps", "Gain over load and K", _maps(region)), ("places", "Every place", _places(region))]
+    parts = [
+        ("maps", "Gain over load and K", _maps(region)),
+        ("places", "Every place", _places(region) + listed("refused", of_region(region["places"]))),
+    ]
     parts.append(("evidence", "On what evidence", evidence_list(region["evidence"])))
     parts.append(("provenance", "Provenance", _provenance(region)))
     links = contents([("answer", "The answer"), *((ident, title) for ident, title, _ in parts)])

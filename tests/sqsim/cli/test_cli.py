@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -214,6 +215,36 @@ def test_an_interrupt_says_so_and_leaves_nothing(scenario):
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (130, "error: interrupted; nothing was written\n")
     assert not (scenario.parent / "out").exists()
+
+
+@pytest.mark.parametrize("package", ["sqsim", "sqreal"])
+def test_an_interrupt_during_the_imports_says_so_too(package, tmp_path):
+    """The interrupt arrives inside an import that swallows every exception, as some libraries do."""
+    script = (
+        "import os, signal, sys\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer':\n"
+        "            try: os.kill(os.getpid(), signal.SIGINT)\n"
+        "            except BaseException: pass\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        f"from {package}.cli.main import main\n"
+        "assert 'typer' not in sys.modules\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--version"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted; nothing was written\n")
+
+
+@pytest.mark.parametrize("package", ["sqsim", "sqreal"])
+def test_the_entry_module_gives_the_app(package):
+    entry, app = (importlib.import_module(f"{package}.cli.{name}") for name in ("main", "app"))
+    assert entry.app is app.app
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = entry.nothing
 
 
 def test_a_run_in_which_no_task_completes_has_failed(scenario):

@@ -14,6 +14,7 @@ from sqsim.cli.output import keys_to_set
 from sqsim.experiments.file_schemas import scenario_schema
 from sqsim.policies.registry import POLICIES
 from sqsim.scenario.load import LOADS
+from tests.sqsim.packages import POLICY, install, run_with
 
 
 def asked(line):
@@ -66,3 +67,19 @@ def test_what_is_offered_are_the_keys_of_a_file():
     names = {f"policy.name={name}" for name in POLICIES}
     assert set(keys_to_set("")) == {f"{key}=" for key in keys} | below - {"policy.name="} | names
     assert {f"load.{name}=" for name in LOADS} <= set(keys_to_set("load."))
+
+
+@pytest.mark.parametrize(
+    "code", ["1 / 0", "import nowhere", "P = 3", "print('noise')\nraise SystemExit(3)", "def ("]
+)
+def test_a_broken_policy_package_leaves_the_rest_and_says_nothing(tmp_path, code):
+    """A shell shows what a completion prints on the user's prompt."""
+    site = install(install(tmp_path, "broken", code), "fine", "print('noise')\n" + POLICY.format(name="fine"))
+    line = "sqsim run s.yaml --set policy.name="
+    script = "import sys; sys.argv[0] = 'sqsim'; from sqsim.cli.main import main; main()"
+    done = run_with(site, script, **asked(line)[1])
+    assert (done.returncode, done.stderr) == (0, "")
+    offered = set(done.stdout.split())
+    assert "policy.name=fine" in offered
+    assert "policy.name=broken" not in offered
+    assert offered >= {"policy.name=none", "policy.name=sidequest"}

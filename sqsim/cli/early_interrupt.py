@@ -1,0 +1,35 @@
+"""An interrupt while a command still imports its modules: one line and an exit code, as later on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
+
+INTERRUPTED = 130
+INTERRUPT_LINE = "interrupted; nothing was written"
+
+
+@contextmanager
+def early_interrupt() -> Iterator[None]:
+    """End the process at once on SIGINT, with one line on stderr; an ignored SIGINT stays ignored.
+
+    A KeyboardInterrupt would not do: it surfaces anywhere inside an import, where others may swallow or reword it. There
+    is nothing to clean up yet.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+    try:
+        yield
+    finally:
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
+
+
+def _end(*_: object) -> NoReturn:
+    with suppress(OSError):  # stderr may be closed
+        os.write(2, f"error: {INTERRUPT_LINE}\n".encode())
+    os._exit(INTERRUPTED)
