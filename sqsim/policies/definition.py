@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from sqsim.base.part import FITS
 from sqsim.errors import PolicyError
+from sqsim.policies.asking import asked
 
 if TYPE_CHECKING:
     from sqsim.policies.base import Policy
@@ -67,12 +69,7 @@ def check_needs(policy: Policy) -> None:
             type(policy), "it has no name of its own", 'declare `name: Literal["my_policy"] = "my_policy"`'
         )
     for name, kind in _NEEDS.items():
-        try:
-            value: Any = getattr(policy, name)
-        except Exception as error:  # a third party's code may raise anything
-            raise PolicyError(
-                f"policy {policy.name}: {name} raised {type(error).__name__}: {error}; repair the policy"
-            ) from error
+        value: Any = asked(policy, name, partial(getattr, policy, name))
         if not isinstance(value, kind) or (name == "hold_s" and not 0 <= float(value) < math.inf):
             raise PolicyError(
                 f"policy {policy.name}: {name} is {value!r}; see sqsim/policies/base.py for what it may be"

@@ -18,6 +18,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from sqsim.errors import PolicyError
+from sqsim.policies.asking import told
 from sqsim.policies.base import Policy
 from sqsim.policies.compaction import Compaction
 from sqsim.policies.definition import name_of
@@ -150,9 +151,11 @@ def _load(point: importlib.metadata.EntryPoint) -> type[Policy]:
         kind: Any = point.load()
     except PolicyError as error:
         raise PolicyError(f"{where}: {error}") from error
-    except Exception as error:  # a third party's module may raise anything while it is imported
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a third party's module may raise anything, SystemExit too
         raise PolicyError(
-            f"{where}: cannot be imported: {type(error).__name__}: {error}; repair or uninstall the package"
+            f"{where}: cannot be imported: {told(error)}; repair or uninstall the package"
         ) from error
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
         raise PolicyError(f"{where}: is no class derived from sqsim.policies.Policy; derive it from that")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from sqsim.agent.aux_thread import TRIGGER_TOKENS
-from sqsim.agent.guard import asked
 from sqsim.agent.turn_loop import LoopOptions, TurnLoop
 from sqsim.errors import InputError, PolicyError, TraceError
 from sqsim.models.serving.tokens import Segments, Tokens, count
+from sqsim.policies.asking import asked
 from sqsim.policies.base import Gate, Policy, unknown_usage
 from sqsim.policies.registry import is_built_in, source_digest
 from sqsim.scenario.load import RecordedLoad

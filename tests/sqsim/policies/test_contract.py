@@ -287,7 +287,7 @@ def test_what_cannot_be_handed_to_another_process_is_named():
         ({"evict": lambda view: [c.cursor for c in view.cursors]}, "evict at turn 1 of task 't' names cursor 0, which was not read yet"),
         ({"evict": lambda _: ["0"]}, "evict at turn 0 of task 't' names '0', which is no cursor"),
         ({"evict": lambda view: [True] if view.turn == 2 else []}, "names True, which is no cursor"),
-        ({"evict": lambda _: None}, "evict at turn 0 of task 't' raised TypeError"),
+        ({"evict": lambda _: 5}, "evict at turn 0 of task 't' raised TypeError"),
         ({"evict": lambda _: {}["x"]}, "evict at turn 0 of task 't' raised KeyError: 'x'; repair the policy"),
         ({"spawn_aux": lambda _: 1}, "spawn_aux at turn 0 of task 't' returns 1; return True or False"),
         ({"summarise": lambda _: -1}, r"summarise at turn 0 of task 't' returns -1; return tokens, 0 to 64"),
