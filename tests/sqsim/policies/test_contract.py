@@ -18,7 +18,6 @@ from sqsim.experiments.points import Points, content_key
 from sqsim.policies import BUILT_IN, AfterEviction, AuxOptions, Decision, Policy, Script, View
 from sqsim.policies.keep_last import KeepLast
 from sqsim.policies.pin_ttl import PinTtl
-from sqsim.policies.registry import source_digest
 from sqsim.policies.sidequest import SideQuest
 from sqsim.record.schema import RunRecord
 from sqsim.scenario.agents import Agents
@@ -342,30 +341,3 @@ def test_kv_usage_is_refused_where_nobody_measures_it():
         PolicyError, match=r"view\.kv_usage is not known: .*pass View\(\.\.\., measure=\.\.\.\)"
     ):
         _ = View(0, 0, ()).kv_usage
-
-
-TYPED = """
-from typing import Literal
-from sqsim.policies import AfterEviction, Policy
-
-class Typed(Policy):
-    name: Literal["typed"] = "typed"
-    after_eviction: AfterEviction = "reprefill"
-
-    def evict(self, view):
-        return [each.cursor for each in view.cursors if each.tokens > LIMIT]
-"""
-
-
-def test_a_class_without_a_file_is_told_apart_by_its_code():
-    """As in a notebook or an interactive session: the same text gives the same digest, an edited one another."""
-
-    def digest(text: str, file: str) -> str:
-        space = {"__name__": "typed_by_hand"}
-        exec(compile(text, file, "exec", dont_inherit=True), space)
-        return source_digest(space["Typed"])
-
-    first = digest(TYPED.replace("LIMIT", "10"), "<cell 1>")
-    assert first == digest("\n\n" + TYPED.replace("LIMIT", "10"), "<cell 7>")
-    assert first != digest(TYPED.replace("LIMIT", "11"), "<cell 1>")
-    assert first != digest(TYPED.replace("LIMIT", "10").replace("reprefill", "in_place"), "<cell 1>")
