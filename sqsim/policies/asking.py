@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from sqsim.errors import PolicyError
+from sqsim.errors import PolicyError, SqsimError
 
 if TYPE_CHECKING:
     from sqsim.policies.base import Policy
@@ -28,6 +28,19 @@ def asked(policy: Policy, what: str, ask: Callable[[], Answer]) -> Answer:
         BaseException
     ) as error:  # a third party's code may raise anything; SystemExit would end the run as a success
         raise PolicyError(f"policy {policy.name}: {what} raised {told(error)}; repair the policy") from error
+
+
+def made(kind: type[Policy], make: Callable[[], Answer]) -> Answer:
+    """Make an object of a policy's class. PolicyError: its own code raised an exception; faults of values pass."""
+    try:
+        return make()
+    except (SqsimError, ValidationError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # as above
+        raise PolicyError(
+            f"policy class {kind.__module__}.{kind.__qualname__}: making an object of it raised {told(error)}; "
+            "repair the class"
+        ) from error
 
 
 def told(error: BaseException) -> str:
