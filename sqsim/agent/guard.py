@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sqsim.errors import PolicyError
 from sqsim.policies.asking import Answer, asked, shown
-from sqsim.policies.base import Decisions, Policy, Script, View
+from sqsim.policies.base import Decision, Decisions, Policy, Script, View
+from sqsim.policies.definition import is_hold
 
 
 class Guarded:
@@ -22,6 +23,19 @@ class Guarded:
         self._evicts, self._spawns, self._summarises = (
             policy.overrides(name) for name in ("evict", "spawn_aux", "summarise")
         )
+        self._holds = policy.overrides("hold_s")
+
+    @property
+    def hold_s(self) -> float:
+        """Seconds after a turn for which the server must keep the task's idle session."""
+        if not self._holds:
+            return 0.0
+        answer = asked(self._policy, "hold_s", lambda: self._policy.hold_s)
+        if not is_hold(answer):
+            raise PolicyError(
+                f"policy {self._policy.name}: hold_s is {shown(answer)}; return seconds, 0 to 1e9"
+            )
+        return answer
 
     def evict(self, look: Callable[[], View]) -> list[int]:
         """Ask for the cursors to evict; returns them in the view's order."""
@@ -86,7 +100,8 @@ class Guarded:
         assert decisions is not None, "asked only where decisions are scripted"
         answer = self._call("decide", turn, lambda: decisions.decide(index, turn, cursors))
         most = self._policy.aux.max_new_tokens
-        if not isinstance(answer, Script) or not _is_whole(answer.output_tokens):
+        whole = isinstance(answer, Script) and isinstance(answer.decision, Decision)
+        if not (whole and _is_whole(answer.output_tokens) and isinstance(answer.decision.named, tuple | list)):
             raise self._wrong(
                 "decide", turn, f"returns {shown(answer)}", "return Script(tokens, Decision((0, 2)))"
             )

@@ -176,7 +176,7 @@ class TurnLoop:
     @property
     def hold_s(self) -> float:
         """Seconds after a turn for which the server must keep the task's idle session."""
-        return self._policy.hold_s
+        return self._ask.hold_s
 
     @property
     def awaits_prefill(self) -> bool:

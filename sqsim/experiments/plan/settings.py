@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqsim.errors import PolicyError
 from sqsim.policies.base import Policy
+from sqsim.policies.choices import choices_of
 from sqsim.policies.none import NoEviction
 from sqsim.policies.registry import POLICIES
 from sqsim.policies.sidequest import SideQuest
@@ -54,6 +56,9 @@ def settings(ks: Sequence[int] = KS, *, hybrid: bool, sized: bool) -> list[Setti
         sizes.append(Setting("none, mem 0.93", {**none, "engine.mem_fraction": 0.93}, note=note))
         sizes.append(Setting("none, fp8 KV", {**none, "engine.kv_dtype": "fp8_e4m3"}, note=_FP8_NOTE))
     base, *others = [setting for kind in POLICIES.values() for setting in _of(kind, ks)]
+    names = [each.name for each in (base, *sizes, *others)]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise PolicyError(f"policies propose two settings named {min(twice)!r}; rename one in its `choices`")
     return sorted([base, *sizes, *others], key=lambda each: (not each.free, not each.deployable))
 
 
@@ -66,5 +71,5 @@ def _of(kind: type[Policy], ks: Sequence[int]) -> list[Setting]:
             deployable=not kind.hindsight,
             note=choice.note,
         )
-        for choice in kind.choices(ks)
+        for choice in choices_of(kind, ks)
     ]
