@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure the cost of a simulation: seconds, steps simulated a second, memory; and DynoSim on the same requests.
 
     .venv/bin/python benchmarks/simulator.py                      # all cases

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure the cost of the step log: a real server times its hooks and its steps.
 
     .venv/bin/python benchmarks/step_log.py            # a minute on two cores; needs `make real-cpu`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the tables of docs/*.md that say what the code says: `.venv/bin/python docs/tables.py`.
 
 A table stands between `<!-- table NAME -->` and `<!-- end -->`; `tests/sqsim/test_docs.py` fails while one is out

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare two policies on a recorded agent session: `.venv/bin/python examples/two_policies.py`; takes a few seconds.
 
 24 agents, each replaying the session of traces/weka/trace_0617.json, share one H100 whose KV pool is cut to 150,000 tokens, 8 of

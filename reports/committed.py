@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Committed pages: written again, or, with `--check`, compared with the committed text."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """sqreal: run sqsim's scenarios on a real SGLang server (docs/real-server.md)."""

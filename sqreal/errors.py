@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of the real side; each is one of sqsim's errors, with its exit code.
 
 InputError (exit 2)

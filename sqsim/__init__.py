@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """sqsim: replay recorded agent traces through a simulated SGLang under KV-eviction policies.
 
 Everything below is imported on first use, so that `import sqsim` costs next to nothing; docs/python.md is the guide.

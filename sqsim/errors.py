@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exceptions of sqsim. Every error that a user can cause is one of these; nothing else is caught.
 
 (The command line also turns an OSError of the operating system into one line: `run_to_exit` of sqsim/cli/output.py.)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hypothesis profiles: `HYPOTHESIS_PROFILE=noshrink pytest ...` reports a failing case as it was found, at once.
 
 And signals as they are in a terminal: tests interrupt commands, which inherit what the tests' starter ignores (nohup SIGHUP, a

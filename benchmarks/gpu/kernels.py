@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check, stress and time the eviction kernels of sqkernels, and dense products at gpt-oss-20b's hidden size.
 
     python benchmarks/gpu/kernels.py -o kernels.jsonl              # on a GPU, with torch and triton; under 8 minutes

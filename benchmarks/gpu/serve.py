@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure a real SGLang: a decode step by batch and context, a prefill cold and behind a prefix, at gpt-oss-20b's shapes.
 
     python benchmarks/gpu/serve.py -o serve.jsonl              # on a GPU; under 7 minutes, a line as soon as it is measured

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The matrix of `same_records.py`: ten scenarios, and every policy, cache and load kind for each of them.
 
 Tasks are few and small, so that a run takes a fraction of a second. Between them the scenarios cover recorded and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that two trees of this repository write the same records, as a refactoring must.
 
     .venv/bin/python benchmarks/two_trees/same_records.py OLD_TREE NEW_TREE                      # all: 3 minutes on two idle cores

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the same command lines in two trees of this repository, side by side.
 
 A tree is a process of its own that imports `sqsim` from there and calls the function that its pyproject.toml names as the

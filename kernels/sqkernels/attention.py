@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention of a request's last queries: two kernels over paged keys, shared by snapkv.py, rkv.py and h2o.py.
 
 Query rows are laid out window-major, row = w * GROUP + g, the group padded to a power of two, so that a tile of rows holds

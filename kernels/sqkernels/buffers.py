@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KV buffers: one tensor a layer for keys and one for values, with a row for each slot."""
 
 from __future__ import annotations

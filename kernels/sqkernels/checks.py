@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refusals that several kernels share, and the one transfer that takes host numbers to a device."""
 
 from __future__ import annotations

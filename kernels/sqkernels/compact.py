@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction of page-table rows: the slots of dropped positions come out, the survivors close up in place.
 
 At page size 1 this is all that in-place eviction does: not a byte of KV moves (the kept keys stay where and as they are).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction of page-table rows by a keep mask that lies on the device, as a top-k leaves it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors of sqkernels. Each refusal before a launch is one of these, and names the thing, the value and the fix.
 
 SqkernelsError

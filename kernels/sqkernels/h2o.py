@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """H2O's running sums: the attention that each slot has received so far."""
 
 from __future__ import annotations

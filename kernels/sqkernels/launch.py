@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Launcher of all kernels, which can also record launches without running them.
 
 What is noted is what `sqkernels.compile` compiles for a GPU that is not there: the very arguments, block sizes and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves of KV rows between slots, correct in any order."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Page filling: with pages of several slots, keep the fullest pages and fill their holes from the rest.
 
 The fewest rows move: a request that keeps half of its tokens at random moves a quarter of them, not all behind the first

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """R-KV's redundancy: how alike a key is to the other keys of its request, without a tokens x tokens matrix."""
 
 from __future__ import annotations

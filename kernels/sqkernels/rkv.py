@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """R-KV's scores of cached keys: importance to the last queries, less redundancy with newer keys."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Move keys to other positions: copy rows and turn them by the difference, as rotary embedding would have.
 
 Plain or YaRN, NeoX halves (element j turns with element j + head_dim / 2), as Llama, Qwen and gpt-oss use them.

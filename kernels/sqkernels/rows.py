@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of a page table: where the KV of each position of a request lies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order-preserving shift: KV itself closes up, so that a request fills its first slots without a hole."""
 
 from __future__ import annotations

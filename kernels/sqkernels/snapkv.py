@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SnapKV's scores of cached keys: what the last queries of a request attend to."""
 
 from __future__ import annotations

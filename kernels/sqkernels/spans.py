@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spans of positions to drop, checked on the host, where a policy decides them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores to a keep mask: exactly k places a row, ties to the lowest, the same ones every time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The last queries of requests, and the keys of one layer that they meet."""
 
 from __future__ import annotations

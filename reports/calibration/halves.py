@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fitted to half of a set of real runs, the simulation predicts the other half: other tasks, loads, pool and policies.
 
     python reports/calibration/halves.py [--work out/halves] [--again]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does a profile fitted to some runs of a real SGLang predict others? On a CPU, with a tiny model.
 
     python reports/calibration/make_calibration.py [--work out/calibration] [--again | --simulated]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure what a drop costs the next turn, in place and by a new prompt, on a real SGLang on a CPU.
 
 python reports/drops/make_drops.py            # from the repository's root; starts two servers, writes drops.json and README.md

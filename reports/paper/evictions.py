@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What -56 to -65 % peak tokens and -53 to -71 % KV reads imply for decisions; writes evictions.json and EVICTIONS.md.
 
     python reports/paper/evictions.py [--jobs 2]    # from the repository's root; about 3 minutes on two idle cores

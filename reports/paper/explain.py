@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which worlds explain the published serving run? Writes explanations.json; page.py writes README.md from it.
 
     python reports/paper/explain.py [--jobs 2]     # from the repository's root; about 15 minutes on two idle cores

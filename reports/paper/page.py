@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """README.md from explanations.json: the nearest worlds, what tells them apart, and what stands in the way.
 
 python reports/paper/page.py            # from the repository's root

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unknowns of the published serving run, and the results of a simulated run for given values.
 
 The paper (arXiv 2602.22603v1; gpt-oss-20b, medium effort, one H100, SGLang, FRAMES) prints six serving numbers

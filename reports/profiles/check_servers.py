@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare published measurements of whole servers with the cost model; writes SERVERS.md.
 
     python reports/profiles/check_servers.py            # from the repository's root

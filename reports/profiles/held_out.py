@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure the errors of the kernel terms on rows that a fit never saw; writes HELD_OUT.md.
 
     python reports/profiles/held_out.py            # from the repository's root

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make the measured cost profiles of gpt-oss-20b from the kernel timings in data/.
 
     python reports/profiles/make_profiles.py            # writes sqsim/models/cost/profiles/*.yaml

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write README.md, how far to trust a simulated number, from every measurement in this repository.
 
 python reports/trust/make_trust.py            # from the repository's root

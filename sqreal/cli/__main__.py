@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m sqreal.cli`: the `sqreal` command."""
 
 from sqreal.cli.main import main

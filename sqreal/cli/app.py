@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `sqreal` command: run `sqsim`'s scenarios on a real SGLang. Results go to stdout, progress and errors to stderr.
 
 Exit codes: 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted. A run that fails keeps its measurements:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Entry of the `sqreal` command. It imports the command's modules only once an interrupt during that is answered."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Progress that the commands show while a server starts."""
 
 from __future__ import annotations

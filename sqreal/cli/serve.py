@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqreal serve`: run a server with the plugin in the foreground."""
 
 from __future__ import annotations

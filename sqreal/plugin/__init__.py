@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The SGLang plugin: in-place eviction, forced output tokens, the step log, and attention for gpt-oss on a CPU.
 
 SGLang calls `register` (entry point group `sglang.srt.plugins`) in each of its processes. It does nothing unless the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Admission with idle sessions: the least recently used release their KV before any request is refused.
 
 SGLang pins the row of an idle session, so a pool full of them would block the queue. Here a candidate of the queue, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """/v1/chat/completions for conversations in sessions: a request may drop messages and fork.
 
 SGLang's endpoint reads `session_params` without using them, and has no `drop_message`. Here the request carries the

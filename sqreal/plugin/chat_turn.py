@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Session turn as chat messages: the messages to drop, and the places of the others in the rendered prompt.
 
 The process that renders messages writes a ChatTurn into the request's `custom_params`; the scheduler, which knows what

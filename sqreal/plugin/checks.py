@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks that every reader of requests needs, and the error that refuses a request."""
 
 from __future__ import annotations

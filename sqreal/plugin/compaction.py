@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Row compaction after a drop: the later slots close up in SGLang's `req_to_token`, and no KV moves."""
 
 from __future__ import annotations

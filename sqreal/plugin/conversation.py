@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Conversation of a session: the token ids that its next turn continues, with or without their KV."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention with sinks and sliding windows in plain torch, so that gpt-oss runs on a CPU without AMX.
 
 SGLang's `torch_native` backend, the only one that runs there, does not support sinks. This one is for tests and small models:

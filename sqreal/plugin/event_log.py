@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Event log: one JSON object a line, in the order of the events.
 
 Details that arise inside a scheduling round, or while a result is processed, belong to that event and are written

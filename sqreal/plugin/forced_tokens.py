@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Forced decoding: a request dictates its own output, token by token, at the real model's pace.
 
 The model runs and samples as always; then the sampled token of each forced row is replaced. The row's sequence length

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refusals of /generate by the HTTP process, as a scheduler sees a request's parts one by one."""
 
 from __future__ import annotations

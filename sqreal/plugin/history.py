@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """History of a conversation: its dropped tokens, and the positions of the others.
 
 Two ways of counting. *History positions* count every token that a session was ever told or has said, dropped or not;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hooks on SGLang: named methods, checked before they are wrapped.
 
 SGLang's own `HookRegistry` logs a hook that does not apply and starts the server without it. A run that was not forced,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In-place eviction: check and carry out the request options; positions keep counting dropped tokens.
 
 A turn of a session may name spans to drop before it; a span that cannot be dropped at once (a fork reads the session, or

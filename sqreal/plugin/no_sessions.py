@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Server without in-place sessions: refuses request options that only they can serve."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reader of a row, which a fork has instead of a node of the radix tree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Places of a conversation's messages in the tokens that a chat template renders.
 
 A template is a program and does not report where a message begins. So parts of the list are rendered and compared with

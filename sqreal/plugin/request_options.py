@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Request options for sessions, in `sampling_params.custom_params`; docs/http.md describes them.
 
 Data from the network is checked here: a BadRequestError names the field, the value, its fault and the fix.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Refusal of servers with which in-place eviction is not tested; it names the flags to leave out.
 
 The command line is checked before a model is loaded, which may take minutes; the resulting scheduler is checked after.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SGLang's radix cache with sessions that can be cut and forked: the back end `--radix-cache-backend sidequest`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions of a server with in-place eviction: SGLang's streaming sessions with four additions.
 
 A session's row of KV can be *cut* between turns, *forked* (read up to a point by another request), *released* while it

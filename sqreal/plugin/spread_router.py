@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random router weights that spread tokens over the experts, so that a random model costs as much as a real one.
 
 SGLang's dummy weights are so small that a router's biases decide: every token is sent to the same few experts, and only

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Details of the step log: events inside a scheduling round, or while a result is processed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Step log: every decision of SGLang's scheduler, in the format of the recorded schedules.
 
 The recordings' README.md (tests/data/sglang-schedules) describes the format; `sqsim lockstep` replays it. Three

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State of SGLang's objects as JSON values for the step log. Nothing here changes them."""
 
 from __future__ import annotations

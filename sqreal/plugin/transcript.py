@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transcript of a session's chat messages: their rendering, and the place of each in the session's history.
 
 An agent sends its whole message list every time. The session holds a prefix of it, which is compared with the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Accounts from the step log: the cost of each request, and the engine table.
 
 The events are those of the recorded schedules (tests/data/sglang-schedules/README.md), with times of the machine's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Byte tokenizer for the tiny models: id 3 + b is byte b; 0, 1 and 2 are padding, begin and end of a text."""
 
 from __future__ import annotations

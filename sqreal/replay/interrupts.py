@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signals that end a run early and keep its measurements."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text of the tokens that a live model writes, decoded by the server or by the model's tokenizer file.
 
 Recorded tokens never need it. The output of a live aux thread does, and so does the phrase that starts it.

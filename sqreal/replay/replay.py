@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a scenario on a server and return a RunRecord, the counterpart of `sqsim.simulate`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run context that all agents of a real run share: server, clock, and the requests and answers so far."""
 
 from __future__ import annotations

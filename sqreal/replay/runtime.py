@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runtime of an agent on a real server: asyncio drives its task, and requests go to SGLang over HTTP."""
 
 from __future__ import annotations

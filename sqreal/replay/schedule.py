@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recorded schedule, made from a server's step log: the folder of four files that `sqsim lockstep` replays.
 
 The plugin's raw log holds everything since the server's start, in the machine's time. A recording begins at the last

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Agent's session on a server with in-place eviction: the tokens to send of each prompt, and its request options."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token ids for runs of segments, so that two prompts share exactly the prefix that their runs share.
 
 The id of a token is a function of its segment and its index (SPEC.md, "sqtrace/1"); a recorded id is used where the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Warm-up of a server before anything is measured."""
 
 from __future__ import annotations

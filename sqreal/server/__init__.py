@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real SGLang server: start or attach, send requests, stop."""

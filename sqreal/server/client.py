@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HTTP client of a running SGLang server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cross-check of the record with the server's own counters (/metrics).
 
 SGLang counts a request when it ends, the aborted ones among them if they had left the queue. Counters are read before

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of a server, and the command line and environment that they give SGLang."""
 
 from __future__ import annotations

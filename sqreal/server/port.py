@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Port of a server that we start."""
 
 from __future__ import annotations

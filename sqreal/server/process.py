@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Child process with its descendants as one process group, all of which ends when we end.
 
 The group is ours alone (`start_new_session`), so stopping it can hit no other process. Its leader is a small watcher:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scenario made from a running server: its model, capacity, page size and limits."""
 
 from __future__ import annotations

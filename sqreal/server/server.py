@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real SGLang server: one that we start and stop with all its processes, or a running one, by its URL."""
 
 from __future__ import annotations

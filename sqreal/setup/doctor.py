@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Diagnosis of the real side: installed parts, possible runs, and the command that installs the rest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installed parts of the real side, found without importing torch or sglang."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny models that SGLang serves on a CPU: a `config.json` each; their weights are random (load format dummy).
 
 sqsim knows the same shapes under the same names, so a real and a simulated run use the same model.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The auxiliary thread: its trigger phrase, and the parser of its output.
 
 The thread reads the main context up to its fork, then the trigger phrase, and generates a reasoning text and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A task's main context: its pieces, the positions of their KV, and the eviction of a cursor.
 
 Coordinates are *resident*: token positions in the prompt as the server would see it now, without evicted

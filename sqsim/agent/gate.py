@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Agents at a policy's gate: paused agents wait here, and the waiting is counted."""
 
 from __future__ import annotations

@@ -1,26 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of a policy's answers: a policy that raises or returns a wrong value ends the run with an error that names it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
 
 from sqsim.errors import PolicyError
-from sqsim.policies.base import Decisions, Policy, Script, View
-
-Answer = TypeVar("Answer")
-
-_MOST_SHOWN = 80
-
-
-def asked(policy: Policy, what: str, ask: Callable[[], Answer]) -> Answer:
-    """Ask a policy. PolicyError: the policy raised an exception."""
-    try:
-        return ask()
-    except Exception as error:  # a third party's code may raise anything
-        raise PolicyError(
-            f"policy {policy.name}: {what} raised {type(error).__name__}: {error}; repair the policy"
-        ) from error
+from sqsim.policies.asking import Answer, asked, shown
+from sqsim.policies.base import Decision, Decisions, Policy, Script, View
+from sqsim.policies.definition import is_hold
 
 
 class Guarded:
@@ -36,20 +24,35 @@ class Guarded:
         self._evicts, self._spawns, self._summarises = (
             policy.overrides(name) for name in ("evict", "spawn_aux", "summarise")
         )
+        self._holds = policy.overrides("hold_s")
+
+    @property
+    def hold_s(self) -> float:
+        """Seconds after a turn for which the server must keep the task's idle session."""
+        if not self._holds:
+            return 0.0
+        answer = asked(self._policy, "hold_s", lambda: self._policy.hold_s)
+        if not is_hold(answer):
+            raise PolicyError(
+                f"policy {self._policy.name}: hold_s is {shown(answer)}; return seconds, 0 to 1e9"
+            )
+        return answer
 
     def evict(self, look: Callable[[], View]) -> list[int]:
         """Ask for the cursors to evict; returns them in the view's order."""
         if not self._evicts:
             return []
         view = look()
-        answer = self._call("evict", view.turn, lambda: list(self._policy.evict(view)))
+        answer = self._call("evict", view.turn, lambda: _listed(self._policy.evict(view)))
+        if answer is None:
+            raise self._wrong("evict", view.turn, "returns None", "return a list, [] for none")
         if not answer:
             return []
         there = {cursor.cursor: cursor.read for cursor in view.cursors}
         for cursor in answer:
             if not _is_whole(cursor):
                 raise self._wrong(
-                    "evict", view.turn, f"names {_shown(cursor)}, which is no cursor", "name whole numbers"
+                    "evict", view.turn, f"names {shown(cursor)}, which is no cursor", _whole(cursor)
                 )
             if cursor not in there:
                 known = ", ".join(map(str, there)) or "none"
@@ -73,7 +76,7 @@ class Guarded:
         view = look()
         answer = self._call("spawn_aux", view.turn, lambda: self._policy.spawn_aux(view))
         if not isinstance(answer, bool):
-            raise self._wrong("spawn_aux", view.turn, f"returns {_shown(answer)}", "return True or False")
+            raise self._wrong("spawn_aux", view.turn, f"returns {shown(answer)}", "return True or False")
         return answer
 
     def summarise(self, look: Callable[[], View]) -> int:
@@ -87,7 +90,7 @@ class Guarded:
             raise self._wrong(
                 "summarise",
                 view.turn,
-                f"returns {_shown(answer)}",
+                f"returns {shown(answer)}",
                 f"return tokens, 0 to {most} (max_new_tokens of `aux`)",
             )
         return answer
@@ -98,9 +101,10 @@ class Guarded:
         assert decisions is not None, "asked only where decisions are scripted"
         answer = self._call("decide", turn, lambda: decisions.decide(index, turn, cursors))
         most = self._policy.aux.max_new_tokens
-        if not isinstance(answer, Script) or not _is_whole(answer.output_tokens):
+        whole = isinstance(answer, Script) and isinstance(answer.decision, Decision)
+        if not (whole and _is_whole(answer.output_tokens) and isinstance(answer.decision.named, tuple | list)):
             raise self._wrong(
-                "decide", turn, f"returns {_shown(answer)}", "return Script(tokens, Decision((0, 2)))"
+                "decide", turn, f"returns {shown(answer)}", "return Script(tokens, Decision((0, 2)))"
             )
         if not 1 <= answer.output_tokens <= most:
             raise self._wrong(
@@ -110,7 +114,9 @@ class Guarded:
                 f"write 1 to {most} (max_new_tokens of `aux`)",
             )
         if not all(_is_whole(cursor) for cursor in answer.decision.named):
-            raise self._wrong("decide", turn, f"names {_shown(answer.decision.named)}", "name whole numbers")
+            raise self._wrong(
+                "decide", turn, f"names {shown(answer.decision.named)}", "name whole numbers, int(x) each"
+            )
         return answer
 
     def _call(self, method: str, turn: int, ask: Callable[[], Answer]) -> Answer:
@@ -126,6 +132,12 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+def _listed(answer: Iterable[int] | None) -> list[int] | None:
+    return None if answer is None else list(answer)
+
+
+def _whole(value: object) -> str:
+    """Say how to name a whole number; a NumPy integer is none of Python's own."""
+    return "name whole numbers" + (
+        f": int(x) for a {type(value).__name__}" if hasattr(value, "__index__") else ""
+    )

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract between an agent's task and its environment: the simulation, or a real server in real time.
 
 A task is one coroutine (task.py) that knows neither SimPy nor asyncio. It needs one object, a `Runtime`. The simulation

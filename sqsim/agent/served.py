@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of one request of an agent, as its server reports them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One agent's task: a coroutine that carries out the turn loop's actions, in simulated time or on a real server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Algorithm 1 without I/O: events in, actions out.
 
 The simulated and the real task are two thin drivers of this one loop, so both follow the same algorithm by
@@ -176,7 +177,7 @@ class TurnLoop:
     @property
     def hold_s(self) -> float:
         """Seconds after a turn for which the server must keep the task's idle session."""
-        return self._policy.hold_s
+        return self._ask.hold_s
 
     @property
     def awaits_prefill(self) -> bool:

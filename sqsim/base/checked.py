@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Strict objects for Python code: a wrong value raises a ScenarioError with the text that a file's value would get.
 
 The content of a file is validated by `model_validate` instead, which reports all faults at once with their places.
@@ -21,7 +22,7 @@ else:
     ModelMetaclass = type(BaseModel)  # pydantic exports it under no public name
 
 
-class _Calls(ModelMetaclass):
+class CheckedType(ModelMetaclass):
     """Metaclass that raises our error when Python code calls the class.
 
     pydantic does not call the class for a part inside another part, so nested parts keep pydantic's own error.
@@ -36,7 +37,7 @@ class _Calls(ModelMetaclass):
                 raise cls._refused(values, error) from None
 
 
-class Checked(BaseModel, metaclass=_Calls):
+class Checked(BaseModel, metaclass=CheckedType):
     """Base of objects that check their values whenever they are built, a changed copy included."""
 
     @classmethod

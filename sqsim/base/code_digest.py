@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Digest of installed code: two installations with one digest run the same code, be they checkouts or wheels.
 
 A version number names a release; between releases only the digest tells two states of the code apart.

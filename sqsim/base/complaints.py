@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Error messages from the faults that pydantic reports."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Directories that are written whole or not at all: filled under a temporary name, then renamed into place."""
 
 from __future__ import annotations

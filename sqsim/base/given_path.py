@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Paths given by Python code or on a command line, checked before the system is asked about them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Advice in errors, in the words of its reader: a flag on the command line is an argument in Python."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Base of a scenario's parts: strict, frozen objects whose fields are the keys of a scenario.
 
 An unknown key is an error, a value is never converted, `nan` and `inf` are refused. A field's description states the

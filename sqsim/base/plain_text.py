@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values and tables as plain text, for results that are printed from Python."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random numbers keyed by the decision they make, never by its time (SPEC.md, "Aux threads").
 
 A number is a pure function of `(seed, purpose, key...)` and does not depend on the order of events. So two policies

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON without NaN or Infinity in one canonical form, and its checksum."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """YAML for scenarios: plain values, and the place of each.
 
 A key that appears twice is an error (PyYAML keeps the last one silently). Anchors, aliases and explicit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parallel work on this machine's cores, or on the nodes of a Ray cluster.
 
 Studies, sweeps and plans hand their runs to this module. A run depends on its scenario alone, so the number and the
@@ -18,6 +19,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import joblib
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 
 from sqsim.errors import InputError, RunError, SqsimError
 
@@ -62,6 +64,11 @@ def _here(calls: list[Any], jobs: int) -> Iterator[Any]:
         return
     try:
         yield from joblib.Parallel(n_jobs=min(jobs, len(calls)), return_as="generator_unordered")(calls)
+    except TerminatedWorkerError as error:
+        raise RunError(
+            "a worker process ended in the middle of a run: a policy called os._exit, or the system killed the process "
+            "(out of memory?); run with --jobs 1 to see which run it is"
+        ) from error
     except (pickle.PicklingError, BrokenProcessPool) as error:
         raise RunError(
             f"a run cannot be handed to another process: {error}; put a policy of your own into a module that can be "
@@ -125,3 +132,7 @@ def _attempt(
         return place, error
     except AssertionError as error:
         return place, RunError(f"a bug of sqsim: {error}")
+    except SystemExit as error:
+        return place, RunError(
+            f"the run asked the process to end (SystemExit: {error}); repair what calls sys.exit"
+        )

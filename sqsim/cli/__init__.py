@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `sqsim` command, one file a verb: parse, call, print."""

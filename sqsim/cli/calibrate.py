@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim calibrate`: a cost profile fitted to real runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim compare`: runs side by side, rounded for reading; `--json` prints exact values."""
 
 from __future__ import annotations

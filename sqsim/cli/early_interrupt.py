@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An interrupt while a command still imports its modules: one line and an exit code, as later on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim lockstep`: compare the simulated scheduler with recorded schedules."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared parts of the commands: options, tables, JSON, progress, and files that appear whole."""
 
 from __future__ import annotations

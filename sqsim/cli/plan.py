@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim plan`: find the fewest GPUs that keep an SLO."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim region`: find the loads at which SideQuest pays."""
 
 from __future__ import annotations

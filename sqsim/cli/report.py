@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim report`: make one HTML page of runs, a study, a plan, a region or a sweep."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim run`: simulate a scenario and print its metrics and notes; `sqreal run` prints the same way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim schema`: print the JSON Schema of a scenario or study file."""
 
 from __future__ import annotations

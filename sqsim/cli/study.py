@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim study`: run every point of a study's file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim support`: list the covered models and GPUs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim sweep`: run a scenario at every point of a grid."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim trace`: import, export, anonymise, synth, stats, validate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The token accounting of two runs, compared row by row: main steps, aux threads, evictions.
 
 Two runs of one policy on the same tasks, such as a simulation and a measurement, must account for the same tokens

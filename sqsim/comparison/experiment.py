@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run's experiment: which runs belong to one, which are repeats, and warnings before comparing them.
 
 An *experiment* is a scenario without the keys that the server settles: traces by their content, tasks, model, GPU, load,

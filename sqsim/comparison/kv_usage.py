@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KV usage over time, (capacity - free - evictable) / capacity, as a curve, and the distance between two curves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comparison of one simulation with the repeated real runs of its experiment."""
 
 from __future__ import annotations

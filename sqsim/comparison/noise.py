@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The noise floor: a simulated number's distance from measured ones, compared with the spread of the measured ones."""
 
 from __future__ import annotations

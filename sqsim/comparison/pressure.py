@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors by KV pressure: turns are binned by the measured KV usage at their submission."""
 
 from __future__ import annotations

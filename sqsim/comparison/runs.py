@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comparison of runs side by side: metrics, settings, tasks, the token accounting of every turn, measured with simulated.
 
 The first run is the base that the others are compared with. Nothing here prints; `sqsim compare --json` prints

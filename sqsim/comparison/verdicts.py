@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verdicts of a comparison of measured and simulated runs, in sentences for the command line and the page."""
 
 from __future__ import annotations

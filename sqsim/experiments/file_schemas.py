@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON Schemas (2020-12) of scenario and study files, for editors and validators.
 
 A schema refuses unknown keys and lists each kind of load and each policy as an alternative. It does not check which values

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The grid of a sweep: every combination of values of scenario keys, as `--grid` gives them.
 
 load.concurrency=8,16,24                        a list

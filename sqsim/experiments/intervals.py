@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intervals: a 90 % interval for every metric of a run, and the two sources of its width.
 
 Draw i samples a cost profile from its stated uncertainty (models/cost/uncertainty.py) and runs the scenario under another

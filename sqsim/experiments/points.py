@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Points: a directory of finished runs, from which sweeps and plans resume. Each run has a key of its inputs.
 
     DIR/points/KEY.json     a finished run: its scenario, its metrics, its tasks' time, its evidence;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A study: panels of runs that one page compares. `reports/demo/study.yaml` shows every key.
 
 A panel takes a scenario, variants (named sets of changes) and lists of values, and runs every combination. Points run in

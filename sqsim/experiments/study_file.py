@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A study's file: its keys, its checks, and the runs that it asks for.
 
 `reports/demo/study.yaml` shows every key. Every fault is a ScenarioError, one line a fault, with file and line.

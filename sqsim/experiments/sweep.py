@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sweep: one scenario at every point of a grid, in a directory that keeps finished points (points.py).
 
 `sweep.json` holds the grid and its points in the grid's order, `sweep.parquet` and `sweep.csv` the same as a table. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibration: fit a cost profile to real runs, and score it on runs that the fit did not see.
 
 `step_fit.py` fits the coefficients, `fitted_profile.py` writes the profile; here the records are read.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cost profile written from coefficients that were fitted to real runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lock-step (law 11): given the arrivals of a recorded schedule, the scheduler takes the same decisions, step by step.
 
 `replay` gives a `Scheduler` the arrivals, aborts and session closings of a recording at their place in its log, asks

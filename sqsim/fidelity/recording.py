@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A recorded schedule on disk, read with errors that name file, line, field and fix.
 
 A recording is a folder of four files (their format is described next to the recordings): `server.json` (launch arguments

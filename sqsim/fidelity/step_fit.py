@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fit of step costs to measured steps: coefficients, their covariance, and their errors on runs that were left out.
 
 A step's time is linear in what it computes, with non-negative coefficients. The fit weighs a step by the inverse of its

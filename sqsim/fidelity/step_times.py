@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Step times of a real server, with the work of each step, from a recorded schedule.
 
 A step lasts one iteration of the scheduler's loop: from the start of its forward pass to the start of the next one, or,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Coverage: the evidence that a prediction would rest on, for every known model and GPU."""
 
 from __future__ import annotations

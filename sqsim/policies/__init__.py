@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eviction policies: one file each with its keys, behaviour and needs; base.py is the contract, registry.py finds them."""
 
 from sqsim.base.part import AfterEviction, Count, CountOrZero, Positive, Share

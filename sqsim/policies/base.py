@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract of a policy, which decides at every boundary what to evict and whether to start an aux thread.
 
 A policy is one class. Its fields are the keys that a scenario may set, its methods decide, and its properties state
@@ -10,11 +11,16 @@ A policy sees a `View`: the state that a server or an agent framework knows at t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
+from pydantic import ConfigDict, PydanticUndefinedAnnotation, PydanticUserError, model_validator
+
+from sqsim.base.checked import CheckedType
 from sqsim.base.part import FITS, AfterEviction, Cache, Part
 from sqsim.errors import PolicyError
+from sqsim.policies.asking import made, told
 from sqsim.policies.definition import check, same
+from sqsim.policies.keys import as_tuples
 from sqsim.trace.schema import Task
 
 
@@ -119,12 +125,31 @@ class Choice(NamedTuple):
     note: str = ""
 
 
-class Policy(Part):
+class PolicyType(CheckedType):
+    """Metaclass that raises a PolicyError where a policy's class, or an object of it, cannot be made."""
+
+    if not TYPE_CHECKING:  # a type checker reads both from pydantic's class and the fields
+
+        def __new__(mcs, name, bases, content, **words):  # noqa: ANN001, ANN003, ANN204 - as ModelMetaclass has them
+            try:
+                return super().__new__(mcs, name, bases, content, **words)
+            except (PydanticUserError, PydanticUndefinedAnnotation) as error:
+                where = f"policy class {content.get('__module__')}.{content.get('__qualname__', name)}"
+                raise PolicyError(f"{where}: {told(error)}; repair the class") from error
+
+        def __call__(cls, *args, **values):  # noqa: ANN002, ANN003, ANN204, N805 - of a metaclass
+            return made(cls, lambda: super(PolicyType, cls).__call__(*args, **values))
+
+
+class Policy(Part, metaclass=PolicyType):
     """Base of every policy; the turn loop asks it at every boundary, `evict` first (law 9).
 
     One object serves all tasks of a run. A policy that keeps state declares it as a pydantic `PrivateAttr`; then each
     task gets a copy of the object.
     """
+
+    # A default is no exception: it is checked as a value that a scenario sets.
+    model_config = ConfigDict(validate_default=True, allow_inf_nan=False)
 
     name: str
 
@@ -218,6 +243,12 @@ class Policy(Part):
     def overrides(cls, *names: str) -> bool:
         """Whether this class overrides one of these members of `Policy`."""
         return any(not same(cls, Policy, name) for name in names)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_tuples(cls, values: Any) -> Any:
+        """Read a list of a file as the tuple that a key declares, as keys cannot change."""
+        return as_tuples(cls, values) if isinstance(values, dict) else values
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction: at a threshold the agent writes a summary and continues from it, as coding agents do (METHOD.md)."""
 
 from __future__ import annotations

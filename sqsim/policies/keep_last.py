@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keep the last n tool responses, as agent frameworks do (METHOD.md, "Baselines")."""
 
 from __future__ import annotations

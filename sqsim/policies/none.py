@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keep everything: the uncompressed baseline."""
 
 from __future__ import annotations

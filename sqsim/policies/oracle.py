@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hindsight: evict every response right after its last use. A bound; no server can run it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pausing agents under KV pressure (as ThunderAgent and CONCUR do): fewer agents at once, each with its KV.
 
 An agent framework knows the sizes of its agents' contexts. When the contexts of all active agents do not fit, the next

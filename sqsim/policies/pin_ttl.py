@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TTL pinning between turns (Continuum, arXiv 2511.02230): the server keeps idle KV for a time, whatever the pressure."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies by name: the built-in ones, and those of installed packages (entry points of group `sqsim.policies`).
 
 A package is imported only when a scenario names its policy. The entry point's name is the policy's name:
@@ -8,19 +9,17 @@ A package is imported only when a scenario names its policy. The entry point's n
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
 from sqsim.errors import PolicyError
+from sqsim.policies.asking import told
 from sqsim.policies.base import Policy
 from sqsim.policies.compaction import Compaction
 from sqsim.policies.definition import name_of
+from sqsim.policies.digest import digest
 from sqsim.policies.keep_last import KeepLast
 from sqsim.policies.none import NoEviction
 from sqsim.policies.oracle import Oracle
@@ -94,40 +93,10 @@ def is_built_in(policy: Policy) -> bool:
 
 @cache
 def source_digest(kind: type[Policy]) -> str:
-    """Compute the sha256 of a policy's source: its file, or all files of its package.
-
-    A class from a notebook or an interactive session has no file: its fields and the code of its methods stand in.
-    """
-    total = hashlib.sha256()
-    sources = _sources(kind)
-    for file in sources:
-        total.update(f"{file.name}\0".encode() + file.read_bytes())
-    if not sources:
-        for parent in kind.__mro__[: kind.__mro__.index(Policy)]:
-            for name, value in vars(parent).items():
-                function = value.fget if isinstance(value, property) else value
-                if isinstance(function, FunctionType):
-                    total.update(f"{name}\0{_code_text(function.__code__)}\0".encode())
-        keys = [(name, str(key.annotation), repr(key.default)) for name, key in kind.model_fields.items()]
-        total.update(repr(keys).encode())
-    return total.hexdigest()
-
-
-def _code_text(code: CodeType) -> str:
-    """Write compiled code as text that does not depend on where it was written down or lies in memory."""
-    constants = [_code_text(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
-    return repr((code.co_code, code.co_names, code.co_varnames, constants))
-
-
-def _sources(kind: type[Policy]) -> list[Path]:
-    top = sys.modules.get(kind.__module__.split(".")[0])
-    package = getattr(top, "__path__", None)
-    if package is not None:
-        found = [file for place in package for file in Path(place).rglob("*.py")]
-    else:
-        place = getattr(sys.modules.get(kind.__module__), "__file__", None)
-        found = [] if place is None or not Path(place).is_file() else [Path(place)]
-    return sorted(found)
+    """Compute the sha256 of a policy's source; of one that a package offers, of all Python files of its distribution."""
+    name = name_of(kind)
+    points = _entry_points().get(name, ()) if name is not None and known(name) is kind else ()
+    return digest(kind, points[0].dist if points else None)
 
 
 @cache
@@ -150,9 +119,11 @@ def _load(point: importlib.metadata.EntryPoint) -> type[Policy]:
         kind: Any = point.load()
     except PolicyError as error:
         raise PolicyError(f"{where}: {error}") from error
-    except Exception as error:  # a third party's module may raise anything while it is imported
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a third party's module may raise anything, SystemExit too
         raise PolicyError(
-            f"{where}: cannot be imported: {type(error).__name__}: {error}; repair or uninstall the package"
+            f"{where}: cannot be imported: {told(error)}; repair or uninstall the package"
         ) from error
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
         raise PolicyError(f"{where}: is no class derived from sqsim.policies.Policy; derive it from that")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SideQuest (arXiv 2602.22603): every K turns an auxiliary thread names stale cursors (Algorithm 1)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums, means and percentiles of a record's columns; None where a number is not defined."""
 
 from __future__ import annotations

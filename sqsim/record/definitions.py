@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unit and meaning of every metric of a run; SPEC.md, "Metrics", is the contract."""
 
 from __future__ import annotations

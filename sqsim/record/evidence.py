@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The evidence that the numbers of runs rest on, in words, for tables on a terminal and for pages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A record on disk: a directory of two JSON files and five Parquet tables, written whole or not at all.
 
 `run.json` is written last, so an interrupted write never reads as a record. It holds the sha256 of each table and of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hindsight on evictions: how often later steps of the recording used an evicted response."""
 
 from __future__ import annotations

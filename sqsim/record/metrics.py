@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run's metrics, computed from its record alone. `DEFINITIONS` documents every key; SPEC.md, "Metrics", is the contract.
 
 Conventions: flat, JSON-able, seconds and tokens; None where a number is not defined (no such event, no time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A record written while its run goes on, so that a long run keeps no more rows in memory than a short one."""
 
 from __future__ import annotations

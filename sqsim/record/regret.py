@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Regret: the memory that a run held over time, compared with the oracle's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schema of a run's record, simulated or real: two JSON objects and five tables.
 
 SPEC.md, "RunRecord", is the contract. `run.json` states what was run and on what evidence, the tables hold what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One task's rows of the record, the same for a simulated and for a real task."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How completed tasks spend their time: the evidence for a bottleneck."""
 
 from __future__ import annotations

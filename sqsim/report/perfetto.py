@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convert a record to a Chrome trace, which ui.perfetto.dev and chrome://tracing open.
 
 Every replica is a process with its steps and its counters, every task a thread with its main steps piece by piece, its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The agents of a scenario: its tasks, their turn loops, and the declarations of their requests.
 
 The simulated and the real run take all of this from here, so they differ in the server alone.
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from sqsim.agent.aux_thread import TRIGGER_TOKENS
-from sqsim.agent.guard import asked
+from sqsim.agent.checked_gate import CheckedGate
 from sqsim.agent.turn_loop import LoopOptions, TurnLoop
 from sqsim.errors import InputError, PolicyError, TraceError
 from sqsim.models.serving.tokens import Segments, Tokens, count
+from sqsim.policies.asking import asked, shown
 from sqsim.policies.base import Gate, Policy, unknown_usage
 from sqsim.policies.registry import is_built_in, source_digest
 from sqsim.scenario.load import RecordedLoad
@@ -126,7 +128,8 @@ class Agents:
     def gate(self, capacity_tokens: int) -> Gate | None:
         """Return the gate that agents pass at their boundaries; None where the policy never pauses an agent."""
         policy = self.scenario.policy
-        return asked(policy, "gate", lambda: policy.gate(capacity_tokens))
+        gate = asked(policy, "gate", lambda: policy.gate(capacity_tokens))
+        return None if gate is None else CheckedGate(policy, gate)
 
     def loop(
         self,
@@ -150,9 +153,9 @@ class Agents:
                 f"scripted for task {instance.name!r}",
                 lambda: policy.scripted(task, instance.name, scenario.seed),
             )
-            if decisions is None:
+            if not callable(getattr(decisions, "decide", None)):
                 raise PolicyError(
-                    f"policy {policy.name}: scripted gives nothing that decides on aux threads, and no real model "
+                    f"policy {policy.name}: scripted returns {shown(decisions)}, which decides nothing, and no real model "
                     "writes them (runs_live); return a decision model"
                 )
         options = LoopOptions(
@@ -194,8 +197,18 @@ def _policy_source(policy: Policy) -> dict[str, Any]:
 def _of_task(policy: Policy, task: Task) -> Policy:
     """Return the policy for one task, which shares no memory with other tasks."""
     if policy.needs_references:
-        return asked(policy, f"with_hindsight for task {task.task_id!r}", lambda: policy.with_hindsight(task))
-    return policy.model_copy(deep=True) if policy.__private_attributes__ else policy
+        found: object = asked(
+            policy, f"with_hindsight for task {task.task_id!r}", lambda: policy.with_hindsight(task)
+        )
+        if not isinstance(found, Policy) or found.name != policy.name:
+            raise PolicyError(
+                f"policy {policy.name}: with_hindsight for task {task.task_id!r} returns {shown(found)}; "
+                "return a policy of this class, such as a changed self.model_copy()"
+            )
+        return found
+    if not policy.__private_attributes__:
+        return policy
+    return asked(policy, "a copy of its private attributes for one task", lambda: policy.model_copy(deep=True))
 
 
 def _read(paths: Sequence[Path]) -> Iterator[Task]:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scenario's engine: the server's GPU, memory, cache and limits. SPEC.md is the contract.
 
 `auto` in the file is None here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Explanations of a refused scenario: `FILE:LINE: key.path: value and what is wrong with it; what is allowed`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types of the keys that Python code may give a scenario, for type checkers and editors; `scenario.py` checks the values."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels of a run in a study, a sweep or a plan: the values that tables sort by, and the share evicted but needed later."""
 
 from __future__ import annotations

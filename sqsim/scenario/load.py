@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scenario's load: when its tasks start. SPEC.md is the contract."""
 
 from __future__ import annotations

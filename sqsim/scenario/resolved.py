@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scenario resolved: the model, hardware and profile that it names, and the capacity and costs that follow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scenario: traces, model, engine, load and policy of a run. SPEC.md is the contract.
 
 `load_scenario` reads the strict YAML. Every fault is a ScenarioError, one line a fault:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tasks that a run replays (all of the traces, the first N, or N drawn with replacement), and their arrivals."""
 
 from __future__ import annotations

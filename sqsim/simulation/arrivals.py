@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts of tasks: in a closed loop, at a rate, or as they were recorded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulated time: SimPy's queue of events, and the engine, which acts last at every instant.
 
 One rule for ties: at any instant all events, and the events that they cause at that instant, come before the engine. So

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cluster: a group of replicas on one clock, and the tasks that they serve.
 
 With session affinity a task stays on its replica, so every replica is a cluster of its own: events on one change nothing

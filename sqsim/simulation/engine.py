@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The serving engine: SGLang's scheduler loop in simulated time.
 
 With overlap scheduling (the default) one iteration receives what arrived, forms batch k, launches it, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The network between agents and the server, for profiles that state its delays."""
 
 from __future__ import annotations

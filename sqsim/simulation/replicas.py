@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas of one engine behind a router that chooses a replica for every request.
 
 A router with session affinity does not need this module: each of its replicas is a cluster of its own (cluster.py).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An agent's runtime in simulated time: SimPy drives its task, and the simulated server takes its requests."""
 
 from __future__ import annotations

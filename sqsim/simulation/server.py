@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The protocol of a simulated server: an engine, several behind a router, or either of them behind a network."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An agent's session on a simulated engine."""
 
 from __future__ import annotations

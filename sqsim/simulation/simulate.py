@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulation of a scenario: a Scenario in, a RunRecord out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of the record's engine table: one a step, or one an interval of alike steps."""
 
 from __future__ import annotations

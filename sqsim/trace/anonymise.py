@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A trace without what was said: structure, token counts, times and references stay; texts and names go.
 
 Each part is built anew from the fields that may stay, so a field that a trace gains later goes until it is named here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a schema cannot say about a trace: how its parts refer to each other.
 
 `Checks` reads tasks one by one in file order, so a stream needs no second pass: ids must be new, and a

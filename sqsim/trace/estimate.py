@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many tokens a text has, without a tokenizer: an estimate of o200k's count by counting its pieces.
 
 o200k first cuts a text into pieces (words with the character before them, numbers of up to three digits, runs

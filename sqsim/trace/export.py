@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces for other simulators: Mooncake lines with AIPerf's sessions (FORMATS.md, mooncake_trace).
 
 Each step is a line: `session_id`, `input_length` (the whole prompt), `output_length`, `hash_ids` (one a block

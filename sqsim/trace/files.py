@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes on disk as numbered lines of text: plain, gzip or zstd, streamed, every fault named."""
 
 from __future__ import annotations

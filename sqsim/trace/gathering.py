@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which files an import reads, and as what: paths in, files by format out.
 
 A directory gives every file in it whose name ends as a recording's does. A format may name further files that belong

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From any importable file to checked tasks: recognise the format, import, fill in what is missing, label it."""
 
 from __future__ import annotations

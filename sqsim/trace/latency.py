@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long tools take, where a recording does not say: FORMATS.md, "Tool latency is a mixture".
 
 The classes are guesses from the figures there: file tools 0.01-0.05 s; shell p50 1.65 s, p99 27 s;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which earlier tool responses a text refers to, found in the text itself (METHOD.md, "last use").
 
 Three ways. *Recorded*: gpt-oss's browser numbers its pages, calls name them (`"cursor": 3`), answers cite them

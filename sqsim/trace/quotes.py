@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text that an edit quotes: which response of the context showed it.
 
 Tools that change a file by text are told the old text (`old_string`, `old_str`, a patch's context lines). A text that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token counts for the model that is simulated: counted again from the texts, or multiplied.
 
 A recording counts with the tokenizer of the model that was recorded; another one cuts the same text into more or fewer

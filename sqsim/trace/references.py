@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a task last needs each tool response (METHOD.md, "last use"; SPEC.md, "Words").
 
 Steps are counted as turns are, and the answer is step `len(turns)`. A cursor opened by turn j is first read

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """sqtrace/1: one task a line. `traces/README.md` documents every field; SPEC.md is the contract.
 
 Every `*_tokens` is a count. Beside it a trace may carry the `*_text` and the `*_token_ids` themselves.

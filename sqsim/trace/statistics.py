@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a trace looks like, in numbers: FORMATS.md's table of real runs, for any trace."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading and writing traces: sqtrace/1 is one task a line, compressed when the name ends in `.zst`.
 
 Both ways are streamed, and whatever is wrong with a file is a `TraceError` that names file, line, field,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Synthetic tasks that look like recorded ones: `synthesise(profile, tasks, seed, scale)`.
 
 The profiles are guesses from FORMATS.md ("What real runs look like", "Generator defaults") and METHOD.md

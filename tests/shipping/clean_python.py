@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Python with a wheel and what its extras ask for, and nothing else: not this checkout, not what else is installed here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is said of the release stands in several files: they agree, and every source file says its licence."""
 
 from __future__ import annotations
@@ -58,7 +59,6 @@ def test_contributing_says_what_every_dependency_is_for():
     assert not {extra for extra in extras if f"`{extra}`" not in section}
 
 
-@pytest.mark.xfail(reason="the lines are not in the files yet")  # SPDX: this line goes when they are
 def test_every_source_file_begins_with_its_licence():
     def head(path):
         return [line for line in path.read_text().splitlines()[:2] if not line.startswith("#!")][:1]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The wheel: what is in it, and that each use works with its extra alone, away from this checkout."""
 
 from __future__ import annotations

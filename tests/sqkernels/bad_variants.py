@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels that break a promise each, one that does not compile, and one that is fine: what the compile check must tell apart."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of kernels are marked `kernels` and run in processes of their own, with Triton's interpreter, or are skipped aloud."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Paged caches to draw from: rows of random lengths on shuffled slots, and KV whose every row can be told apart."""
 
 from __future__ import annotations

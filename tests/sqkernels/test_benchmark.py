@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """benchmarks/gpu/kernels.py runs end to end on a CPU, so that it does on the day, and a wrong kernel does not pass."""
 
 from __future__ import annotations

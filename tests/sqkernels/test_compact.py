@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction by spans and by mask equals plain torch, entry by entry, and touches nothing else."""
 
 from __future__ import annotations

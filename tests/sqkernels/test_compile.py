@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m sqkernels.compile` tells good machine code from bad, and leaves no kernel out. It runs in a process of its own,
 as it wants no interpreter; all variants are compiled by `make compile-kernels`."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/KERNELS.md holds: its examples run and print what they say, and it names every kernel's door."""
 
 from __future__ import annotations

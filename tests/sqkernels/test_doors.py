@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What no kernel can be given is refused at its door, by name and with the fix, and nothing of the caller's has changed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moving KV rows: disjoint moves, the in-place shift and page filling equal plain torch, bit by bit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Against other people's code: kvpress 0.5.5 by golden files (golden/make.py), transformers' gpt-oss for sinks, its YaRN."""
 
 from __future__ import annotations

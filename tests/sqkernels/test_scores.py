@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scores over a paged cache equal plain torch: SnapKV, R-KV, H2O, with grouped heads and sinks; kept sets are the same."""
 
 from __future__ import annotations

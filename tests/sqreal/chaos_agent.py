@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client that ends its requests and sessions at random moments, and holds what still comes back against the reference."""
 
 from __future__ import annotations

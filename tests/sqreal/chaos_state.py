@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a session may be at when its client lost sight of it: every state that what came back leaves possible."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client process that is there to be killed: `python -m tests.sqreal.chaos_victim URL NAME`, sessions NAME0/ to NAME3/."""
 
 from __future__ import annotations

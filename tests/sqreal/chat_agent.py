@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client that holds a conversation through /v1/chat/completions in a session, and knows which tokens it was told."""
 
 from __future__ import annotations

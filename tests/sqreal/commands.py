@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqreal` as a process of its own, and what it leaves behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Laws 10 and 11 on a real SGLang: one server a configuration, the same tasks on it and in the simulation.
 
 Law 10: one task at a time, every turn, aux thread and eviction accounts for the tokens that the simulation accounts for.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests marked `real` are skipped aloud without SGLang; those that can share a server follow one another."""
 
 from __future__ import annotations

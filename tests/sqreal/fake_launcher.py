@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs in place of `python -m sglang.launch_server`, with the same flags; what it does is in FAKE_MODE.
 
 `sleep` never answers; `die` says so and ends; `stubborn` never answers, ignores SIGTERM and has a child that does;

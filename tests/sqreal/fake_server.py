@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small server that speaks what sqreal needs of SGLang's HTTP and keeps its promises: forced tokens, a prefix cache,
 stop ids, aborts; where nothing is forced it writes what the test says. It takes a fixed time a token and has no scheduler: every request runs at once.
 

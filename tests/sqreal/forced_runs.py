@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drives a real server with forced outputs, and makes a recorded schedule of what it did."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a server with in-place eviction has to say: a session's tokens, who saw whom when, and a reference model."""
 
 from __future__ import annotations

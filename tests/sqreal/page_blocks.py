@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that docs/real-server.md gives, as blocks of text."""
 
 from __future__ import annotations

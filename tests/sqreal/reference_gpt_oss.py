@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plain-torch gpt-oss that takes positions and a mask as they are given, and the weights of a tiny one for both sides.
 
 Written from the architecture's definition (https://arxiv.org/abs/2508.10925, YaRN: https://arxiv.org/abs/2309.00071),

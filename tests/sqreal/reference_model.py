@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plain-torch llama and qwen3 that take positions and a mask as they are given, and the weights of a tiny model for both sides.
 
 Written from the architectures' definitions, sharing nothing with SGLang: what a server with dropped spans says is held

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scenarios for replays: the same tasks simulated and on a server."""
 
 from __future__ import annotations

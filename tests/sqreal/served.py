@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real server with sessions in place, and what it is held against."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client that drives sessions through schedules of turns, drops, forks and aborts, and holds every answer against a mirror."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Random schedules of a few sessions: what hypothesis draws, and a session agent carries out."""
 
 from __future__ import annotations

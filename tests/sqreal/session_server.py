@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real servers with sessions in place, under SGLang's strict checks of its memory, each beside its reference model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the step log says of requests and engine, on recorded schedules of a real SGLang (tests/data/sglang-schedules)."""
 
 from __future__ import annotations

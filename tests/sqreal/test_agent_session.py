@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An agent's session: what of each prompt is sent, and what the plugin is asked with it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chaos on a real server: clients whose requests and sessions end at random moments, on a pool that holds about ten.
 
 Now and then some of them want long answers at once, and requests reserve next to nothing of what they are going to say: memory

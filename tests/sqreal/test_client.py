@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client against a server that answers, refuses, dies, or says nothing."""
 
 from __future__ import annotations

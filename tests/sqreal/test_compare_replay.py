@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `sqsim compare` says of records as sqreal writes them (on the small honest server)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What doctor finds, and that it names one command that mends it."""
 
 from __future__ import annotations

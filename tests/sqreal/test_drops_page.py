@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The committed table of what drops cost: it is the one of its data, and its counts obey the laws that it states."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What goes wrong around a whole `sqreal` command: a named error and an exit code, and nothing left behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In-place eviction on a real server: greedy tokens equal a reference model that masks what was dropped."""
 
 from __future__ import annotations

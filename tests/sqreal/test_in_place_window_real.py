@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In-place eviction of gpt-oss on a real server: a window of 128 tokens, sinks, experts, two pools of KV.
 
 Outputs are forced, and their log-probabilities held against a reference model that masks what was dropped.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Laws 10 and 11 on a real SGLang; see conformance.py. CI has four servers, `make test-long` all sixteen, eight of them with sessions."""
 
 from __future__ import annotations

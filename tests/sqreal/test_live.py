@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Live aux threads: the server's model writes the decision, on a small honest server and on a real one."""
 
 from __future__ import annotations

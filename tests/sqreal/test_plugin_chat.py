@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chat messages of a session: what may be asked, and where each message stands in what the session was told."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The raw step log, and the recorded schedule that is made of it."""
 
 import json

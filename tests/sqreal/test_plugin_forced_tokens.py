@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which token is due, and which requests cannot be forced. On stand-ins: the rule needs no server."""
 
 from types import SimpleNamespace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the plugin touches SGLang, on a small honest stand-in: what differs is named, and nothing is wrapped then."""
 
 import re

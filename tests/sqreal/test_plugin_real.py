@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plugin in a real SGLang: its internals are as tested, outputs are the forced ones, the step log is exact."""
 
 import asyncio

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where messages lie in a rendered list, by templates that join, wrap and rewrite as published ones do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a request may ask of its session, as it comes from the network, and where dropped tokens leave the others."""
 
 from __future__ import annotations

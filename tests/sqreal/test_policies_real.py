@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction, pinning and pausing on a real SGLang with sessions in place: laws 10 and 11, and what a hold is.
 
 Without sessions: test_laws_real.py; the whole matrix: reports/conformance.

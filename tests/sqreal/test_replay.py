@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scenario on a server (a small honest one) against its simulation, and every way in which a run can go wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replays on a real SGLang: sub-agents, and the command from a scenario to a record; laws 10 and 11: test_laws_real.py."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A scenario written from what a server says about itself reads back as that server."""
 
 from __future__ import annotations

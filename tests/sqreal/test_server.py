@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A server's life, and every way that it can go wrong: a named error, and no process left behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Servers that in-place eviction refuses at their start, by the flag and the fix: by stand-ins, and for real."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The server's own counters against the record: no difference where nobody else uses it, and every one that there is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiny models are those that sqsim knows, and a scenario becomes the server that it describes."""
 
 from __future__ import annotations

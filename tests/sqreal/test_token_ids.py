@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Laws of token ids (SPEC.md, "sqtrace/1"): deterministic, and equal exactly where the runs of segments are equal."""
 
 from __future__ import annotations

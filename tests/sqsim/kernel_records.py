@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A record of benchmarks/gpu/kernels.py, small, from which an eviction in place costs what a test wants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a notebook's cells in one namespace, as Jupyter would: `.venv/bin/python -m tests.sqsim.notebooks FILE` writes the outputs anew.
 
 nbclient (the extra `notebook`) does the same by way of a kernel, a second process that speaks over sockets; cells that only print

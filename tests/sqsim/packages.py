@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installed policy packages: a module and the metadata of its entry point, in a folder for PYTHONPATH."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulated records relabelled as measured ones, so that every error is known: no figure here was measured."""
 
 from __future__ import annotations

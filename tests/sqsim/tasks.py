@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small tasks for tests: made by hand, or drawn by hypothesis."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages: what they take from the code is in step with it, what they and the code cite exists, what they show works."""
 
 from __future__ import annotations

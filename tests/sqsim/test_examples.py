@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What people are shown of Python: every block of docs/python.md runs, every example runs, a notebook shows what it prints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`import sqsim`: what it exports, what it costs, and that Python gets the errors that a file gets."""
 
 from __future__ import annotations

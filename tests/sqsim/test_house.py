@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The house (LAWS.md, "The house"): no arrow runs up, pure rooms stay pure, and only three rooms read the future (law 4)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults that users report of other simulators and replay tools, each kind held here by a test.
 
 `HELD` names the test of every kind that applies to a simulation; those without a better place stand below.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The types as a user's type checker sees them: in the wheel, without our plugin and settings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wrong arguments in Python: each is an error of our family that names the argument and the fix, never a bare one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A record made by hand: two tasks, one of which fails, on an engine of 1,000 tokens."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts of benchmarks/gpu/kernels.py: sizes and cases, checks, races, times, dense products, rivals."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each kernel against plain torch on the same inputs: moves bit by bit, scores to rounding, and the tokens they would keep."""
 
 from __future__ import annotations

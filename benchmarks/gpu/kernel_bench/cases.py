@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Benchmark cases, one for each kernel: the call, its reference, its minimal bytes and its rivals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels that work in place, on many random cases: what one thread overwrites before another has read it shows as a wrong row.
 
 The interpreter runs one program after the other and cannot show a race; this can. Rows nobody names and all outputs hold

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Others that do the like, timed on the same numbers where they are installed: by name, what sets one up and gives what to time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes of all cases: full on a GPU, small on a CPU."""
 
 from __future__ import annotations

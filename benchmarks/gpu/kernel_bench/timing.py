@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times of kernels by device events against the bytes they must move; of whole calls, host included; of rivals."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile every kernel for sm_90 without a GPU and check its machine code against its promises.
 
 python -m sqkernels.compile                          # a table of all variants; exit code 1 where a promise is broken

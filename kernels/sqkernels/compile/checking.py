@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variants compiled and checked, in several processes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Machine code of a recorded launch, compiled for sm_90 (H100, H200)."""
 
 from __future__ import annotations

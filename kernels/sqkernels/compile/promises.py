@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Promises that the machine code of a kernel must keep, each with its reason."""
 
 from __future__ import annotations

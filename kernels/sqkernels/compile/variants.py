@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Launches to compile: every kernel as every public function launches it, over the dtypes and shapes it takes.
 
 Nothing is listed twice: the public functions themselves are called, on small tensors of the shapes in question, while

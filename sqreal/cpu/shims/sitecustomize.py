@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Import hook for torchvision, on the path only of servers that sqreal starts on a CPU.
 
 PyPI's torchvision is linked against CUDA, so with a CPU build of torch its operators do not load, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Supported SGLang versions, and their differences as one adapter each.
 
 `adapter()` is the package of the installed one, sglang_0_5_16 or sglang_0_5_23. Both have the same names:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The answer of a plan in words and numbers: the fewest GPUs, whether SideQuest is needed, and the bottleneck."""
 
 from __future__ import annotations

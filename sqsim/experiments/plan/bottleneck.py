@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bottleneck of a replica: the part of tasks' time that grew most from light load to the load that breaks the SLO."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Confidence in a number of replicas: the share of draws that keep the SLO, under other seeds and cost profiles.
 
 As in intervals.py, a draw has another seed, which decides the tasks drawn, arrivals and decisions, and a cost profile

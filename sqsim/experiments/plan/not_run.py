@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings that a plan or a region could not run, each with its reason, in one line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan: the fewest GPUs and the setting that keep an SLO under a load, and the confidence in them.
 
 `plan.json` holds the answer and its evidence; `points/` (points.py) holds every run, so an interrupted plan continues

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A region: SideQuest's gain over none and over the best free rival, by load, K and other varied keys.
 
 Every place of the grid is one concurrency under one set of other values (turns, traces with longer responses, recall);

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A search for the fewest replicas that keep an SLO, for many settings at once, by bisection over the replicas.
 
 With session affinity replicas are independent and alike, so R replicas for N agents are R times one replica with N / R:

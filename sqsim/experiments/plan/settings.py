@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings that a plan chooses from: each policy's choices, and server flags that are free to try without eviction.
 
 A *free* setting needs no specially trained model, no aux threads and no patched server. A policy with hindsight is an
@@ -11,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqsim.errors import PolicyError
-from sqsim.policies.base import Choice, Policy
+from sqsim.policies.base import Policy
+from sqsim.policies.choices import choices_of
 from sqsim.policies.none import NoEviction
 from sqsim.policies.registry import POLICIES
 from sqsim.policies.sidequest import SideQuest
@@ -82,22 +84,5 @@ def _of(kind: type[Policy], ks: Sequence[int]) -> list[Setting]:
             deployable=not kind.hindsight,
             note=choice.note,
         )
-        for choice in _choices(kind, ks)
+        for choice in choices_of(kind, ks)
     ]
-
-
-def _choices(kind: type[Policy], ks: Sequence[int]) -> list[Choice]:
-    """Ask a policy for its choices. PolicyError: it fails, or gives something else."""
-    name = f"policy {kind.model_fields['name'].default!r}: choices()"
-    try:
-        found = list(kind.choices(ks))
-    except PolicyError:
-        raise
-    except Exception as error:  # a policy's code may raise anything
-        raise PolicyError(
-            f"{name} raises {type(error).__name__}: {' '.join(str(error).split())}; it must return a list of Choice"
-        ) from error
-    for each in found:
-        if not isinstance(each, Choice) or not isinstance(each.name, str) or not isinstance(each.keys, dict):
-            raise PolicyError(f"{name} gives {each!r}, which is no Choice(name, cache, keys)")
-    return found

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The SLO of a plan: bounds on metrics, such as `ttft_s_p99<2`."""
 
 from __future__ import annotations

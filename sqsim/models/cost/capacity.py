@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """KV capacity in tokens: the sizes of SGLang's full-attention pool and of its sliding-window pool.
 
 SGLang keeps `total * (1 - mem_fraction)` of the memory that was free before loading for activations and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The GPU's cost of an eviction in place: from a record of benchmarks/gpu/kernels.py, else from the kernel's floor.
 
 Spans leave a session's row of the page table. No KV moves, at any page size: with pages of several slots, only whole

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shape of a model, and the memory and work that follow from it: parameters, weight bytes, KV bytes a token.
 
 Everything is computed from the keys of a Hugging Face `config.json`; nothing is a stored total. Families:

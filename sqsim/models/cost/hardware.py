@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPUs by memory size, bandwidth and peak, as the roofline and the KV capacity need them.
 
 Bandwidth and peak are the figures of the vendor's datasheet, dense (no sparsity). The

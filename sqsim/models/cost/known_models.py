@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models that sqsim knows by name, with the keys of each `config.json` that its geometry needs.
 
 Values are copied from the configuration files on the Hugging Face hub (openai/gpt-oss-20b, openai/gpt-oss-120b,

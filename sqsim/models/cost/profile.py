@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cost profiles: YAML files that state the cost of a step, with evidence and source for each term.
 
 Each *term* carries its evidence (`measured`, `derived`, `assumed` or `published`), its source, its measured range

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Roofline profiles for any model and GPU from two datasheet figures: bytes over bandwidth, operations over peak.
 
 Williams, Waterman, Patterson, "Roofline" (CACM 2009): a kernel takes the longer of the two. The efficiencies

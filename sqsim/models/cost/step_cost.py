@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The time of one step of the serving engine.
 
 For a batch with prefill rows (new tokens n_i after b_i tokens) and `requests` decoding rows,

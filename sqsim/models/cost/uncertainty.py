@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of a cost profile from its stated uncertainty.
 
 Three kinds of uncertainty, each sampled once a profile:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Admission to the next prefill batch: one pass over the queue (rules 5, 9-19, 37, 38).
 
 `QueueOrder` arranges the queue, `Budget` counts the tokens that one pass may still promise, and `AdmissionPass` applies

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Audit of KV conservation by a walk that shares no counter with the scheduler (LAWS.md, law 2)."""
 
 from __future__ import annotations

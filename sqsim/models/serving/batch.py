@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Outputs of the scheduler: batches, results, usage, and the account of one round."""
 
 from __future__ import annotations

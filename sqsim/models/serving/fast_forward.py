@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Macro-steps: many alike decode rounds, formed as one batch of many steps (LAWS.md, law 7).
 
 A decode round is followed by the same round, each row a token longer, until an event: a result starts or ends a

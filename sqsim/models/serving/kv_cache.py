@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The KV cache, which joins pool, tree and sessions (rules 10, 25-31, 36, 39-41).
 
 A request gets a row at admission, grows it, publishes it to the tree when a result is in (a *checkpoint* in SGLang),

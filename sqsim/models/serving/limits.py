@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits of the scheduler: pool sizes, and the launch options that SGLang 0.5.23 schedules by."""
 
 from __future__ import annotations

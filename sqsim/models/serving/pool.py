@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The KV pool: counts of free slots, and the slots that each row holds.
 
 A *slot* holds one token's KV of the full-attention layers, a *window slot* that of the sliding-window layers. A

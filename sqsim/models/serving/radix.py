@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The radix tree that shares KV between contexts, and its least-recently-used eviction (rules 10, 25-33).
 
 A node holds the KV of one run of tokens after its parent's. Keys are `Tokens`, so match, insert and split cost runs

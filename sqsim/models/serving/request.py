@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One generation request in two parts: `Asked`, which never changes, and `Request`, its progress at the scheduler.
 
 States: waiting (queued) -> prefilling (one or several chunks) -> decoding -> finished. A retraction leads from

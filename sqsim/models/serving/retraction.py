@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Retraction of running requests when decode is out of memory, and the new-token ratio that follows (rule 34)."""
 
 from __future__ import annotations

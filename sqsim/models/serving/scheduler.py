@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scheduler: one round forms one batch, as SGLang 0.5.23 does (RULES.md).
 
 Where each rule lives:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streaming sessions, in which a conversation keeps its row between turns (rule 36), with the plugin's additions.
 
 A session holds a row from its first turn's first allocation until it closes. It is *busy* while a turn runs on the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The radix tree of a hybrid sliding-window pool (rules 38-41).
 
 In addition to full-attention slots a node may hold the window slots of its tokens: all of them or none ("dead"). A

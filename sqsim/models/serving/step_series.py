@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Closed-form sums over steps that each take a constant time longer than the step before.
 
 A decode step's time is affine in what its rows read (step_cost.py), and every row reads one token more each step: step j of a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token sequences as runs, so that the cost of comparing two contexts grows with segments, not tokens.
 
 A *segment* is a piece of text that enters contexts as a whole: a question, one turn's reasoning, one tool

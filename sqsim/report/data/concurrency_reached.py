@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Concurrency that a run reached: the number asked for, bounded by the number of root tasks."""
 
 from __future__ import annotations

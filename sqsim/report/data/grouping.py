@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Group records that may be compared, and name the groups and their runs.
 
 Two runs can be compared only on the same tasks, model, GPU and kind of load. Runs that differ in anything else share

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rule for when the KV cache counts as full, used by every section."""
 
 from __future__ import annotations

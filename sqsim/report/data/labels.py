@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Labels of a run, read from its scenario, and the name of its variant."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read sources into panels: one for each panel of a study and each group of records that may be compared."""
 
 from __future__ import annotations

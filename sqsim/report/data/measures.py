@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Name and unit of each metric on the page, and the format of numbers.
 
 Keys are those of `sqsim.record.metrics` (SPEC.md, "Metrics"). Text is rounded for reading; the exact value is

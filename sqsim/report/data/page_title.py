@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Title of a page, and the questions that plain records answer."""
 
 from __future__ import annotations

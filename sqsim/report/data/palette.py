@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assign each variant a fixed colour, marker and dash, so that colour is never the only sign.
 
 Colours are Okabe and Ito's (2008), which readers with any common colour-vision deficiency can tell apart.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Numbers printed in the SideQuest paper (arXiv 2602.22603v1; gpt-oss-20b, medium effort, one H100, SGLang, FRAMES).
 
 Shown next to our numbers, always marked `published`, never mixed with them. Throughput and run time compare

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """View of a run record: whole small tables, and an engine table thinned without losing its peaks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sources of a page: study directories (`study.json`) and record directories."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Schema of `study.json` as the page reads it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plotly figure as HTML: compact JSON in the page, which page.js draws when the figure is first shown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small pieces of HTML. Every text from a file passes through `escape`."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages: one file for each kind of page."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose the page by what is given: a plan, a region, a sweep, a directory of runs, or runs and studies."""
 
 from __future__ import annotations

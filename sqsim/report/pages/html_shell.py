@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parts that every page shares: head, first sentence, styles, plotly and the drawing script."""
 
 from __future__ import annotations

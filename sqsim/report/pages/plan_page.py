@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Page of a plan: the answer, its reasons, its certainty and its evidence."""
 
 from __future__ import annotations

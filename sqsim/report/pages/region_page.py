@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Page of a region: where SideQuest pays, and where its aux threads cost more than they save."""
 
 from __future__ import annotations

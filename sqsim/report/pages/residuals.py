@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Page of a calibration's residuals: every measured step against its prediction, run by run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Page of a directory of runs: its contents, and the few numbers that tell runs apart."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Page of runs and studies, as one self-contained HTML text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Page of a sweep: its points, and the Pareto-best in throughput, memory and evictions needed later."""
 
 from __future__ import annotations

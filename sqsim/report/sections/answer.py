@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answer in a few sentences, from the metrics of the first panel that compares variants."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Curves of throughput, task time, KV usage and TTFT over the number of tasks at a time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Distributions of TTFT, TPOT, task time and peak tokens: one curve for each kept record."""
 
 from __future__ import annotations

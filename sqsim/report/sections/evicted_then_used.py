@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Share of a variant's evicted responses that was needed later.
 
 Trajectories are held fixed, so a wrong eviction costs nothing in a run: a careless policy looks fast for free.

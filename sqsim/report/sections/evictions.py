@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Audit of evictions: each response, its time and reason, and whether it was needed later."""
 
 from __future__ import annotations

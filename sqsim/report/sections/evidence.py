@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evidence of the page: cost profile, KV capacity, traces and their references."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evidence of the runs of a sweep, a plan or a region, as a list with marks."""
 
 from __future__ import annotations

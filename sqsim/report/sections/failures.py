@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Failed tasks in one sentence for each panel: their number, runs and limit, and the remedy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """First sentence of the answer: best throughput and its concurrency, without eviction and with the policy of interest."""
 
 from __future__ import annotations

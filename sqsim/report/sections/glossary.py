@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Glossary of the words that every section uses, in six lines near the top of the page."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Headline of the answer: the fastest variant, and how much it evicted and needed later."""
 
 from __future__ import annotations

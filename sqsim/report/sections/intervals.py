@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intervals of runs that were made with `sqsim run --bands`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures over K: costs and savings of rarer decisions."""
 
 from __future__ import annotations

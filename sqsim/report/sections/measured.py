@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Section that compares simulated with measured runs, from `sqsim.comparison`. Nothing is computed here."""
 
 from __future__ import annotations

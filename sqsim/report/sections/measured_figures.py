@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of measured against simulated: KV usage over time, and errors by KV pressure."""
 
 from __future__ import annotations

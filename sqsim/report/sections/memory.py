@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of KV over time by owner, one for each kept record."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Origin of every number: scenario, versions, traces, profile, ranges left, assumptions, commands."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps outside the cost profile's measured ranges, where step times are extrapolated."""
 
 from __future__ import annotations

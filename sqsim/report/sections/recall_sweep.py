@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures over recall: the decisions needed for the published reductions, and reductions beyond any decision."""
 
 from __future__ import annotations

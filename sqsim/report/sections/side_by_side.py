@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies side by side under one load: a figure of the changes, and the numbers with their differences."""
 
 from __future__ import annotations

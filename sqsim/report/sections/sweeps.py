@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Series, level lines and table of the K sweep and the recall sweep."""
 
 from __future__ import annotations

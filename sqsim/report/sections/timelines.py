@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time lines of a few tasks: main steps, tool waits, aux threads and evictions, for the same tasks in every kept run."""
 
 from __future__ import annotations

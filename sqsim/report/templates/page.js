@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Draws figures when they are first shown; runs the choosers, the variant keys and the tables. No network.
 (function () {
   'use strict';

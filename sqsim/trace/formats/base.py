@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an importer is, and what it needs: a file's values with their places, options, and a place for notes.
 
 An importer is a `Format`: it says by what evidence it recognises a file, and turns the file into tasks. It

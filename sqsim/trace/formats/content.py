@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a message says: a text, and tokens of what is no text, from a string or a list of content parts.
 
 Nothing that enters a prompt is dropped without a count: a picture or a document costs `PICTURE_TOKENS`, a part of an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns out of token counts: for formats that record each request's prompt and output, and no text."""
 
 from __future__ import annotations

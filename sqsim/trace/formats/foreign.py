@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formats that are known by sight and have no importer: so that a refusal names them, and says what to do instead."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chat messages, as OpenAI and Anthropic write them, read into steps: what all formats of messages share.
 
 Calls are `tool_calls` of an assistant message, its `tool_use` blocks, or a gpt-oss `recipient`; responses are messages

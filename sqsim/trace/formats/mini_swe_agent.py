@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mini-swe-agent: version 1, a list of messages with a command in a fence; version 2, `mini-swe-agent-1.1` trajectories.
 
 A command is a call of `bash`: a fenced block of the output in version 1, a tool call or `extra.actions` in version 2.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`mooncake_trace`: one request a line, with hashed blocks of 512 tokens; AIPerf's `session_id` and `delay` (FORMATS.md).
 
 A line without a session is a task of one step. The lines of a session are its steps: `delay` (ms) is the client's wait

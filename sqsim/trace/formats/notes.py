@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an import has to say: counted warnings, the calls whose usage was estimated, and the files that were left out."""
 
 from __future__ import annotations

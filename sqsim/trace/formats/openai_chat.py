@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpenAI chat messages with tool calls: tau-bench's array, `{"messages": [...]}` a line, or a bare list of messages.
 
 gpt-oss logs are read too (messages.py). Tool definitions beside the messages are part of the prefix.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ReAct as text: `<think>`, `<tool_call>{json}</tool_call>`, `<tool_response>`, `<answer>` in chat messages (WebDancer).
 
 Tool responses are user messages. Instructions up to `User: ` in the first one are the same for all tasks, so

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our own format, sqtrace/1: one task a line (traces/README.md documents every field)."""
 
 from __future__ import annotations

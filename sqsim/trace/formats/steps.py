@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A conversation as importers write it down: steps, their calls, and what came behind them."""
 
 from __future__ import annotations

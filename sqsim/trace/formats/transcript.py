@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From what was said to a task: for formats that record text.
 
 An importer writes down the steps of a conversation; `transcript_task` counts tokens, numbers cursors and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token counts of a conversation's calls: as recorded, and filled in from the neighbours where one lacks them."""
 
 from __future__ import annotations

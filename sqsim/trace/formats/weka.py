@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weka_trace`: one JSON object a file, token counts and hashed blocks of a coding agent's requests (FORMATS.md).
 
 What the format does not say and the files show:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """When a sub-agent of a WEKA session ran: what its marker's `t` and its requests' times count from.
 
 Older corpora give the end in `t` and its requests' times from its own start; newer ones give the start, and times from

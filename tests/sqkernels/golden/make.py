@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What kvpress keeps and turns, on a tiny Llama with random weights, written to kvpress.npz beside this file.
 
 kvpress needs an older transformers than SGLang, so it has an environment of its own:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The decision model against its own numbers (SPEC.md, "Aux threads")."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is resident, where it lies, and what an eviction removes (SPEC.md, "Words"; SGLANG.md, "Guards")."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Agents at a gate, whatever the world they wait in."""
 
 from __future__ import annotations

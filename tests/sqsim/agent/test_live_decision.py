@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A live aux thread: what a model may write, what of it is taken for a decision, and what that changes."""
 
 from __future__ import annotations

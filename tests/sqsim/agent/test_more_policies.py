@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compaction, TTL pinning and pausing: what each does on chains made by hand, what it costs and what it may harm."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Algorithm 1's consequences, each a test (METHOD.md, "What follows from it")."""
 
 from __future__ import annotations

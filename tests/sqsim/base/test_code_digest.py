@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digest names the code and nothing else, and a finished point is found again by the code that a run goes through."""
 
 from __future__ import annotations

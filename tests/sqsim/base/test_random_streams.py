@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keyed draws: a function of the key, distinct for distinct keys, uniform."""
 
 from __future__ import annotations

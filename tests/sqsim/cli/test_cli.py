@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands as a script sees them: what is on stdout, exit codes, files (SPEC.md, "Flags")."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a shell is told when it completes a command: verbs, options, the keys of `--set`, the names of policies."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Comparison of runs: differences against the first, and what makes two runs incomparable."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim compare` as a script sees it, with real and simulated records among its arguments."""
 
 from __future__ import annotations

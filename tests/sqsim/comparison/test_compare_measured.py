@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measured against simulated: signed errors, noise floor, KV curves, errors by pressure, lock-step, and what is refused.
 
 The measured records are simulated ones relabelled, every time stretched by a known factor.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`sqsim schema`: editors accept what sqsim accepts, and refuse what form alone can show to be wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Intervals: what is certain has no width, the parts are the parts, and intervals hold the truth as often as they say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan finds the edge that its runs have, names what runs out, says how sure it is, and resumes to the same bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where SideQuest pays: gains are ratios of whole runs, and the line where they change sign is found."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A study's points are its scenarios' runs, whatever the number of workers; its capacity search finds what it says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A sweep's points are its scenarios' runs; none runs twice; killed and resumed it leaves the same bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibration: known coefficients come back, runs that cannot determine them are refused by name, delays reach the record."""
 
 from __future__ import annotations

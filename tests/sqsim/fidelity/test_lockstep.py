@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Law 11: fed with a real server's arrivals, the scheduler takes every decision the server took."""
 
 from __future__ import annotations

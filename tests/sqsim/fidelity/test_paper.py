@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The study of the published serving run: its readings, its priors, its worlds, and that its pages are what its data say."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page that says how far to trust a number: it is what its command writes from the data of this repository."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builders and a driver for scheduler tests: an engine without a clock."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CONTRIBUTING.md, "Add a policy", followed literally: a package outside the repository brings a policy by its name."""
 
 from __future__ import annotations
@@ -193,6 +194,7 @@ def test_a_bad_combination_is_refused_by_name(home, change, message):
     ("name", "target", "message"),
     [
         ("broken", "no_such_module:Policy", "policy 'broken' of package odd (no_such_module:Policy): cannot be imported"),
+        ("exits", "exits:Policy", "policy 'exits' of package odd (exits:Policy): cannot be imported: SystemExit: 0; repair"),
         ("nothing", "json:loads", "is no class derived from sqsim.policies.Policy"),
         ("other", "drop_reread:DropReread", "calls itself 'drop_reread'; give the entry point and the class one name"),
         ("drop_reread", "json:loads", "policy 'drop_reread' is in several packages: drop-reread, odd; uninstall all but one"),
@@ -204,6 +206,7 @@ def test_a_package_that_cannot_be_used_is_named(home, tmp_path, name, target, me
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1\n")
     (info / "entry_points.txt").write_text(f"[sqsim.policies]\n{name} = {target}\n")
+    (tmp_path / "exits.py").write_text("raise SystemExit(0)\n")
     path = [str(home / "site"), str(tmp_path), str(ROOT)]
     done = subprocess.run(
         [sys.executable, "-c", MAIN, "run", "scenario.yaml", "--set", f"policy.name={name}"],

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics against values computed by hand from `tiny_record`, and the laws they obey on any record."""
 
 from __future__ import annotations

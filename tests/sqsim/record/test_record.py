@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RunRecord (SPEC.md): the same content gives the same bytes, and only what is whole reads as a record."""
 
 from __future__ import annotations

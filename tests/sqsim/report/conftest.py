@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fixture study on disk, and its page."""
 
 from __future__ import annotations

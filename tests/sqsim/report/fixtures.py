@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Deterministic records and a study for the page's tests: shapes of real ones, numbers from simple formulas, no result.
 
 6 variants x 8 concurrencies, sweeps of K and recall, an assumed capacity, a real trace; awkward cases change them.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading a page as a test needs it: its tables with the exact value of every cell, its figures, its text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the page says first: words, evidence, failures, how many at a time, and commands that exist."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Awkward sources: hostile texts, missing values, few points, lone runs, failures; the page is never empty or wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page in a real browser: every figure is drawn, nothing is asked of the network, nothing is logged as an error."""
 
 from __future__ import annotations

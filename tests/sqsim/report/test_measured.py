@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The section "Measured against simulated": its numbers are those of `sqsim compare`, and every figure says what is which."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page as text: its size, its words, that its numbers are those of the JSON, and that it is never empty."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which runs stand together: records by what they share, names by what differs, and nothing computed across panels."""
 
 from __future__ import annotations

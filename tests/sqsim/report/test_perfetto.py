@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Chrome trace holds what the record holds: every step, every phase of every main step, every eviction."""
 
 from __future__ import annotations

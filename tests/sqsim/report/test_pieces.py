@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pieces: how numbers are written, how series are thinned, where a sweep crosses a target, looks of variants."""
 
 from __future__ import annotations

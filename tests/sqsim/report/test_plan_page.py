@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages of plans, sweeps and directories of runs: what the JSON has, nothing empty, nothing from the network."""
 
 from __future__ import annotations

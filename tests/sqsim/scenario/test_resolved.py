@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a scenario comes to: looked up once, the same for every command, and a server's own sizes before computed ones."""
 
 import dataclasses

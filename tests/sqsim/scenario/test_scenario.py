@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Scenarios: SPEC.md's defaults, the combinations that exist, and errors that name place, value and fix."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Open loads: a mean rate that holds, bursts of their size, a day's shape, the same luck for all of them."""
 
 from __future__ import annotations

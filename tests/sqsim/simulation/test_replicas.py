@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replicas behind a router: independent where routing makes them so, else one world; and queues against theory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The laws of LAWS.md on whole runs, under hypothesis: random tasks, memory, pages, caches, policies, loads."""
 
 from __future__ import annotations

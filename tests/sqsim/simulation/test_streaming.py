@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that does not grow with the number of tasks: traces read twice, records written while the run goes on."""
 
 from __future__ import annotations

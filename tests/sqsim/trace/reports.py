@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests look at in an import's report."""
 
 from __future__ import annotations

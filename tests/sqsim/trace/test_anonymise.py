@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an anonymised trace keeps, and that nothing of what was said or named is left in it."""
 
 from __future__ import annotations

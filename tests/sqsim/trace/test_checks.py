@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a schema cannot say: cursors, sub-agents, blocks and token ids fit together, or the field is named."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The token estimate: known o200k counts of sentences, and the medians that FORMATS.md gives for tau-bench."""
 
 from __future__ import annotations

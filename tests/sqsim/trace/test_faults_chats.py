@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chats and logs of requests that were once misread (tests/data/faults): what each has to give, and others of its kind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claude Code logs that were once misread (tests/data/faults): what each has to give, and others of its kind.
 
 Wanted figures are read off the files by eye: usage is on each line, times are whole seconds.

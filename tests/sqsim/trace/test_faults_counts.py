@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Count formats that were once misread (tests/data/faults): WEKA, Mooncake, AIPerf; what each has to give."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs of requests that were once read as chats (tests/data/faults/04), in the shapes that tools write."""
 
 from __future__ import annotations

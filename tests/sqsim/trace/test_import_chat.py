@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """OpenAI chat and ReAct text against counts read from the files, and what messages can get wrong.
 
 tau-bench was read with `jq '[.[]|[.task_id, ([.traj[]|select(.role=="assistant")]|length), ...]]'`, WebDancer by eye.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claude Code sessions against the events of the files, and the traps of the format (FORMATS.md).
 
 Usage was read with `jq -r 'select(.type=="assistant") | [.message.id, .message.usage.input_tokens, ...]'`, times and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Codex rollouts: three threads with counts read by hand, a real one, and an independent reader's sums."""
 
 from __future__ import annotations

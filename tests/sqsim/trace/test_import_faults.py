@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever a file holds, an import gives sound tasks or a `TraceError`: never another exception."""
 
 from __future__ import annotations

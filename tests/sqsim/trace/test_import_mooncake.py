@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`mooncake_trace` against counts read with jq and wc, its sessions, and the export's round trip."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`weka_trace` against counts read from the files with jq, and the traps of the format (FORMATS.md).
 
 Read with `jq '[.requests[]|select(.type!="subagent")]|[length, .[0].in, (map(.out)|add), ...]'` and, for the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognising formats by their content, and filling in what a file lacks, labelled."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """References found in text: page numbers where the browser gives them, identifiers elsewhere (METHOD.md, "last use")."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts for another model: scaled prompts stay sums, estimated ones come from the texts, and the labels say so."""
 
 from __future__ import annotations

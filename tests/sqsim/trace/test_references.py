@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Last use (METHOD.md, "Words"; SPEC.md: never before the step that first reads the response), and drawn references."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of a trace against counts by hand."""
 
 from __future__ import annotations

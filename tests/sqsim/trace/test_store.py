@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces on disk: what is written is read, and every kind of bad file is named with file, line, field and fix."""
 
 from __future__ import annotations

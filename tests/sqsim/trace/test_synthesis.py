@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Synthetic profiles: the targets of FORMATS.md ("Generator defaults"), keyed draws, and what scale does."""
 
 from __future__ import annotations

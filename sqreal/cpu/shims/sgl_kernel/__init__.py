@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stand-in for sgl-kernel, which has no CPU build on PyPI; on the path of servers that sqreal starts on a CPU.
 
 SGLang imports many names from it and, on a CPU, calls one for the models that sqreal serves: that one is implemented here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SGLang 0.5.16: a session's slot takes a row at the end of its turn; the next turn runs on a copy of the slot's fields.
 
 Requests keep their lengths themselves, a match names KV slots instead of a length, and locks are counted by nodes.

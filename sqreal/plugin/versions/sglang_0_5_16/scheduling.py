@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests and admission budget of 0.5.16; prefixes are tensors of KV slots."""
 
 from __future__ import annotations

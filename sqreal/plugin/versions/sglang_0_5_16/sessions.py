@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions of 0.5.16: a slot takes a row at the end of its turn; the next turn runs on a copy of the slot's fields."""
 
 from __future__ import annotations

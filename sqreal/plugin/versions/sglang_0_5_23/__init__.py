@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SGLang 0.5.23: a session owns its row and the tree lock from its first turn's admission on; turns borrow them."""
 
 # ruff: noqa: F401 - imported for `adapter()`: the names that versions/__init__.py lists

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests and admission budget of 0.5.23."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Properties and limits of a 0.5.23 server, and the sources of its step log."""
 
 from __future__ import annotations

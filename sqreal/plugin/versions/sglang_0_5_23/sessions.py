@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions of 0.5.23: each owns its row and the tree lock from its first turn's admission on; turns borrow them."""
 
 from __future__ import annotations

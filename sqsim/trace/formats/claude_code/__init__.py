@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Claude Code sessions: `~/.claude/projects/<slug>/<session>.jsonl`, one event a line (FORMATS.md).
 
 `lines.py` reads events, `chain.py` the events of one agent into steps, `rewinds.py` follows parentUuid, `sub_agents.py`

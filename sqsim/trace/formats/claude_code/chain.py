@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The events of one agent in file order, read into steps."""
 
 from __future__ import annotations

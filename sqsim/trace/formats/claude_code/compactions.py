@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A compaction's own model call, which newer versions log as an agent of its own (`agent-acompact-*`)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls that a resumed or forked session repeats from the one it was begun from: load that was sent once."""
 
 from __future__ import annotations

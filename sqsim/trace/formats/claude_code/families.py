@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that belong together: a session's log, its sub-agents' files, and the logs of sessions resumed from it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A session, its sub-agents, and the sessions resumed from it, read into tasks."""
 
 from __future__ import annotations

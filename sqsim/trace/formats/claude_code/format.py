@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The importer of Claude Code sessions."""
 
 from __future__ import annotations

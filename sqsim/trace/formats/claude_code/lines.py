@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lines of a session log as events: which of them count, who spoke, and when."""
 
 from __future__ import annotations

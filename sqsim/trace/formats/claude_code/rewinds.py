@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a new event stands in the tree that `parentUuid` makes of a log.
 
 A log is written in the order of time. An event whose parent is not where the log had got to was written after the user

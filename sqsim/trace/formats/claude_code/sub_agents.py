@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which call started each sub-agent, nested ones included, and what each call waited for besides."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Usage that was written before an output was complete: far fewer tokens than its own text has."""
 
 from __future__ import annotations

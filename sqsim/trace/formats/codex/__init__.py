@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Codex rollouts: `~/.codex/sessions/YYYY/MM/DD/rollout-*.jsonl`, one line an item of a thread's history.
 
 A line is `{timestamp, type, payload}`. `response_item` lines are what the model said and heard, in OpenAI's Responses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a tool gave back: its text, whether it failed, and how long it says it took."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lines of one rollout, read into model calls."""
 
 from __future__ import annotations

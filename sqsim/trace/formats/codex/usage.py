@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token counts of a rollout: each `token_count` event that says something new is one model call's."""
 
 from __future__ import annotations

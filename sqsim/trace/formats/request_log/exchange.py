@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One logged model call: its messages, its response, its token counts and times, and the session it names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The importer of logs of requests."""
 
 from __future__ import annotations

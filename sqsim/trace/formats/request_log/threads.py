@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which logged call goes on from which: a prompt that begins with another call's prompt and its response."""
 
 from __future__ import annotations

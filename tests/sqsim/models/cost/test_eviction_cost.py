@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an eviction in place costs: a floor over a stated share of the bandwidth, or what a GPU's record says."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Known values: the model's own configuration and card; arXiv 2602.22603 and gpt-oss's model card (20.9 B, 3.6 B)."""
 
 import json

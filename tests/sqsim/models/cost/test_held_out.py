@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel terms on rows that no fit saw: limits that were set beforehand, and the page that shows them."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Laws of step times, and the measured profiles against the rows that they are made from."""
 
 import importlib.util

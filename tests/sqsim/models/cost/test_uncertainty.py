@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drawn profiles: what is doubted varies as the profile says, what is not stays, and every draw is a profile."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Law 7 in the scheduler: a macro-step leaves the same state as its rounds, formed one by one on a copy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Law 7: alike rounds taken in one move equal rounds taken one by one.
 
 Step times and waits are drawn as dyadic rationals, so that sums are exact whichever way they are taken: the records must be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slots are counted in whole pages, and nothing is lost (law 2)."""
 
 from __future__ import annotations

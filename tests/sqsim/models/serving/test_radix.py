@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The radix tree against a plain model, and its recency rules (RULES.md 10, 26, 28, 30-33)."""
 
 from __future__ import annotations

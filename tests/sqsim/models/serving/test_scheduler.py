@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scheduler: worked examples of RULES.md, and laws under random workloads and limits."""
 
 from __future__ import annotations

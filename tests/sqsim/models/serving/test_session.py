@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions (RULES.md 36), and what the plugin adds: release, drop, fork."""
 
 from __future__ import annotations

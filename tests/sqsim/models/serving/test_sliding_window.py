@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Window slots in the tree (RULES.md 38-41)."""
 
 from __future__ import annotations

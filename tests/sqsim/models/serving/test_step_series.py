@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Closed forms equal sums, with coefficients that make both exact."""
 
 from __future__ import annotations

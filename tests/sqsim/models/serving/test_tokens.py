@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Token runs behave like the token sequences they stand for."""
 
 from __future__ import annotations
