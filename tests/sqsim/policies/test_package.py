@@ -49,6 +49,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [
         sys.executable,
         *install[1:],
+        "--no-build-isolation",  # without a network
         "--target",
         str(folder / "site"),
         "--quiet",
