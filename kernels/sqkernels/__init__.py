@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sqkernels: Triton kernels for in-place eviction and for the scores of heuristic baselines. Needs torch and triton only.
+"""Triton kernels for in-place eviction and for the scores of heuristic baselines; they need torch and triton only.
 
 Each file has one noun: as a rule one public function, and a plain torch reference. From the ground up:
 

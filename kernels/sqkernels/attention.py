@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention of a request's last queries: two kernels over paged keys, shared by snapkv.py, rkv.py and h2o.py.
+"""Attention of a request's last queries over paged keys: two kernels that snapkv.py, rkv.py and h2o.py share.
 
 Query rows are laid out window-major, row = w * GROUP + g, the group padded to a power of two, so that a tile of rows holds
 whole groups. `ROW_TILE` rows meet `KEY_TILE` keys in one tl.dot.
@@ -25,7 +25,7 @@ SPLIT = 1024  # keys of which one program sums the exponentials
 
 @dataclass(frozen=True)
 class Tiles:
-    """Shapes of one launch; rows of the output are query rows, or windows where the group's maximum is taken."""
+    """Shapes of one launch; output rows are query rows, or windows where the kernel takes the group's maximum."""
 
     padded: int  # query heads of a group, padded to a power of two
     row_tile: int
@@ -57,7 +57,7 @@ class Tiles:
 
 
 def denominators(window: Window, tiles: Tiles, *, group_max: bool) -> Tensor:
-    """[b, kv_heads, tiles.rows] float32: natural log of each row's sum of exponentials, sink included.
+    """Return [b, kv_heads, tiles.rows] float32: natural log of each row's sum of exponentials, sink included.
 
     One pass over the keys, in splits whose partial sums torch joins; none where `window.lse` has it already.
     """
@@ -95,7 +95,7 @@ def add_scores(
     before: bool = False,
     by_slot: bool = False,
 ) -> None:
-    """Sum what each key receives from all rows, times `weight`: a second pass over the keys.
+    """Sum the attention that each key receives from all rows, times `weight`, in a second pass over the keys.
 
     out      [b, kv_heads, width] float32, written; or, by_slot, [slots, kv_heads] float32, added to
     before   write 0 for the keys of the window itself
@@ -121,7 +121,7 @@ def _load_queries(
     queries: tl.tensor, request: tl.tensor, head: tl.tensor, tile: tl.tensor, HEADS: tl.constexpr, GROUP: tl.constexpr, WINDOW: tl.constexpr,
     DIM: tl.constexpr, PADDED: tl.constexpr, ROW_TILE: tl.constexpr, WIDEN: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """A tile of query rows, [ROW_TILE, DIM]; zeros where the group or the window ends."""
+    """Load a tile of query rows, [ROW_TILE, DIM]; zeros after the end of the group or the window."""
     row = tile * ROW_TILE + tl.arange(0, ROW_TILE)
     w, g = row // PADDED, row % PADDED
     at = (request.to(tl.int64) * WINDOW + w) * (HEADS * GROUP) + head * GROUP + g
@@ -142,7 +142,7 @@ def load_keys(
     DIM: tl.constexpr,
     WIDEN: tl.constexpr,
 ) -> tl.tensor:
-    """One head's keys of some slots, [slots, DIM]."""
+    """Load one head's keys of the given slots, [slots, DIM]."""
     at = slot.to(tl.int64) * (HEADS * DIM) + head * DIM
     k = tl.load(keys + at[:, None] + tl.arange(0, DIM)[None, :], mask=inside[:, None], other=0.0)
     if WIDEN:
@@ -155,7 +155,7 @@ def _logits(
     q: tl.tensor, k: tl.tensor, place: tl.tensor, count: tl.tensor, tile: tl.tensor, scale: tl.tensor, GROUP: tl.constexpr, WINDOW: tl.constexpr,
     PADDED: tl.constexpr, ROW_TILE: tl.constexpr, OUT_TILE: tl.constexpr, GROUP_MAX: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """[OUT_TILE, keys] logits, -inf where a row does not see a key."""
+    """Compute [OUT_TILE, keys] logits, -inf where a row does not see a key."""
     logits = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     row = tile * ROW_TILE + tl.arange(0, ROW_TILE)
     if GROUP_MAX:
@@ -212,7 +212,7 @@ def _score(
     ROW_TILE: tl.constexpr, KEY_TILE: tl.constexpr, OUT_TILE: tl.constexpr, GROUP_MAX: tl.constexpr,
     BEFORE: tl.constexpr, BY_SLOT: tl.constexpr, WIDEN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (requests x KV heads, key tiles): a tile of keys is loaded once and meets all query rows."""
+    """Grid (requests x KV heads, key tiles): load a tile of keys once and score it against all query rows."""
     request, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     count = tl.load(length + request)
     place = tl.program_id(1) * KEY_TILE + tl.arange(0, KEY_TILE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KV buffers: one tensor a layer for keys and one for values, with a row for each slot."""
+"""KV buffers: one tensor per layer for keys and one for values, with a row for each slot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VECTOR = 16  # bytes of the widest load of a GPU
 def check(
     name: str, tensor: Tensor, shape: Sequence[int | None], dtypes: Iterable[torch.dtype], device: torch.device
 ) -> None:
-    """Refuse what is no [slots, kv_heads, head_dim] without gaps, with a head_dim that kernels know."""
+    """Refuse a tensor that is not a dense [slots, kv_heads, head_dim] with a head_dim that the kernels support."""
     checks.tensor(name, tensor, shape, dtypes, device)
     checks.dense(name, tensor)
     if tensor.data_ptr() % VECTOR:
@@ -31,7 +31,7 @@ def check(
 
 @dataclass(frozen=True, eq=False)
 class Buffers:
-    """Buffers of one shape: SGLang's `k_buffer` and `v_buffer` of every full-attention layer, or some of them.
+    """Buffers of one shape: SGLang's `k_buffer` and `v_buffer` of all or some full-attention layers.
 
     tensors   [n] each [slots, kv_heads, head_dim] in bf16, fp16 or fp32, contiguous
     pointers  [n] int64 on their device: where they lie
@@ -42,7 +42,7 @@ class Buffers:
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Buffers:
-        """From a list of tensors, one or more.
+        """Build from a list of one or more tensors.
 
         Refused: several shapes, dtypes or devices, gaps, a head_dim that is no power of two from 16 to 256.
         """
@@ -87,5 +87,5 @@ class Buffers:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one slot in one buffer."""
+        """Return the bytes of one slot in one buffer."""
         return self.heads * self.head_dim * int(self.tensors[0].element_size())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refusals that several kernels share, and the one transfer that takes host numbers to a device."""
+"""Argument checks that several kernels share, and one transfer of host numbers to a device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST = 2**31 - 1  # positions and counts are int32 in every kernel
 
 
 def whole(name: str, value: Any) -> int:
-    """The whole number as a Python int, of which none overflows before it is compared; anything else is refused."""
+    """Return a whole number as a Python int, which cannot overflow in a comparison; refuse anything else."""
     is_flag = isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool
     try:
         # a tensor or an array of one element is an index to Python, but a list to whoever gave it
@@ -38,13 +38,13 @@ def whole(name: str, value: Any) -> int:
 
 
 def wholes(name: str, values: Any, count: int | None = None) -> list[int]:
-    """A list, array or 1-D tensor of whole numbers as Python ints: `count` of them, one a row."""
+    """Return a list, array or 1-D tensor of whole numbers as Python ints: `count` of them, one per row."""
     numbers = each(name, plain(values), "whole numbers", count)
     return [whole(f"{name}[{place}]", number) for place, number in enumerate(numbers)]
 
 
 def each(name: str, values: Any, what: str, count: int | None = None) -> list[Any]:
-    """The items of a list; refused is a value that is not a list, or does not have `count` items, one for each row."""
+    """Return the items of a list or array; refuse anything else, and a length other than `count`, one per row."""
     ordered = isinstance(values, Sequence) or getattr(values, "ndim", 0) > 0
     if not ordered or isinstance(values, str | bytes):
         raise KernelInputError(f"{name}: {reprlib.repr(values)}; give a list of {what}")
@@ -54,12 +54,12 @@ def each(name: str, values: Any, what: str, count: int | None = None) -> list[An
 
 
 def plain(values: Any) -> Any:
-    """Lists of Python numbers where an array or a tensor is given: one transfer, not one a number."""
+    """Turn arrays and tensors into lists of Python numbers, by one transfer each instead of one per number."""
     return values.tolist() if hasattr(values, "tolist") and not getattr(values, "is_meta", False) else values
 
 
 def numbers(name: str, values: Any, device: torch.device) -> Tensor:
-    """Host or device numbers as int64 [n] on the device, still to be compared: narrowed first, 2^32 + 1 would be 1."""
+    """Return host or device numbers as int64 [n] on the device, unchecked: int32 would turn 2^32 + 1 into 1."""
     if not isinstance(values, Tensor):
         return torch.tensor(wholes(name, values), dtype=torch.int64).to(device)
     tensor(name, values, (None,), NUMBERS)
@@ -67,7 +67,7 @@ def numbers(name: str, values: Any, device: torch.device) -> Tensor:
 
 
 def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
-    """A finite number from low to high."""
+    """Return a finite number from low to high; refuse anything else."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise KernelInputError(f"{name}: {reprlib.repr(value)}; give a finite number")
     number = float(value)
@@ -78,7 +78,7 @@ def real(name: str, value: Any, low: float = -math.inf, high: float = math.inf) 
 
 
 def choices(count: int, what: str = "") -> str:
-    """What a number below `count` may be, as the end of a refusal."""
+    """Return the end of a refusal: the values allowed for a number below `count`."""
     return f"give {what}0 to {count - 1}" if count else "it has none; leave this out"
 
 
@@ -119,7 +119,7 @@ def dense(name: str, value: Tensor) -> None:
 
 
 def apart(name: str, value: Tensor) -> None:
-    """Refuse rows that lie over one another, as `expand` makes them: one request's would change with another's."""
+    """Refuse overlapping rows, as `expand` makes them: a change to one request's row would change another's."""
     if len(value) > 1 and value.stride(0) < value.shape[1]:
         raise KernelInputError(
             f"{name}: strides {value.stride()} of shape {list(value.shape)}: rows overlap; give each its own memory"
@@ -127,7 +127,7 @@ def apart(name: str, value: Tensor) -> None:
 
 
 def to_device(device: torch.device, *lists: Sequence[int]) -> list[Tensor]:
-    """Several lists of int32 on the device by one transfer, each beginning at a multiple of 16 bytes."""
+    """Move several lists to the device as int32 by one transfer; each list begins at a multiple of 16 bytes."""
     padded: list[int] = []
     places = []
     for numbers in lists:
@@ -139,7 +139,7 @@ def to_device(device: torch.device, *lists: Sequence[int]) -> list[Tensor]:
 
 
 def sums(numbers: Iterable[int]) -> tuple[int, ...]:
-    """Running sums that begin with 0: where each list begins in a flat one, and where the last ends."""
+    """Return running sums that begin with 0: the start of each list in a flat one, and the end of the last."""
     total = [0]
     for number in numbers:
         total.append(total[-1] + number)

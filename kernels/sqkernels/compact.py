@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction of page-table rows: the slots of dropped positions come out, the survivors close up in place.
+"""Compaction of page-table rows: remove the slots of dropped positions and close up the survivors in place.
 
 At page size 1 this is all that in-place eviction does: not a byte of KV moves (the kept keys stay where and as they are).
 """
@@ -24,7 +24,7 @@ BLOCK = 1024  # positions a program
 
 @dataclass(frozen=True, eq=False)
 class Compacted:
-    """What a span compaction leaves: freed slots in order of position, request after request, and the new lengths.
+    """Result of a span compaction: freed slots in order of request, then position, and the new lengths.
 
     freed    [sum of dropped] of the table's dtype, on its device
     start    [b + 1] where each request's freed slots begin, on the host
@@ -37,7 +37,7 @@ class Compacted:
 
 
 def compact_spans(rows: Rows, spans: Sequence[Sequence[tuple[int, int]]]) -> Compacted:
-    """Drop spans of positions from rows, in place; entries behind a row's new length keep stale values.
+    """Drop spans of positions from rows, in place; entries after a row's new length keep stale values.
 
     rows   b rows of an int32 or int64 table; spans: for each, sorted disjoint [begin, end) in positions
     Raises KernelInputError as `Spans.of` says, before anything is launched.
@@ -71,7 +71,7 @@ def compact_spans(rows: Rows, spans: Sequence[Sequence[tuple[int, int]]]) -> Com
 
 
 def compact_spans_reference(rows: Rows, spans: Sequence[Sequence[tuple[int, int]]]) -> Compacted:
-    """The same in plain torch."""
+    """Do the same as `compact_spans` in plain torch."""
     plan = Spans.of(rows, spans)
     freed, lengths = [rows.table.new_empty(0)], []
     for request in range(len(rows)):
@@ -91,7 +91,7 @@ def _split(
     table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, start: tl.tensor, begin: tl.tensor, end: tl.tensor, before: tl.tensor, first: tl.tensor,
     scratch: tl.tensor, kept_at: tl.tensor, freed: tl.tensor, freed_at: tl.tensor, steps: tl.tensor, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (blocks behind the first dropped position, requests): survivors to the scratch, dropped slots to `freed`."""
+    """Grid (blocks after the first dropped position, requests): survivors to the scratch, dropped slots to `freed`."""
     request = tl.program_id(1)
     from_ = tl.load(first + request)
     place = from_ + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -123,7 +123,7 @@ def _return(
     kept_at: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Grid (blocks of survivors, requests): the scratch goes back into the rows."""
+    """Grid (blocks of survivors, requests): copy the scratch back into the rows."""
     request = tl.program_id(1)
     at = tl.load(kept_at + request)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compaction of page-table rows by a keep mask that lies on the device, as a top-k leaves it."""
+"""Compaction of page-table rows by a keep mask on the device, as a top-k kernel writes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WARPS = 8
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """What a mask compaction leaves, on the device alone: the host has not seen the mask.
+    """Result of a mask compaction, on the device only: the host has not read the mask.
 
     freed   [b, width] of the table's dtype: the slots of dropped positions, in order, at the beginning of each row
     length  [b] int32: new lengths in tokens; request i freed rows.length[i] - length[i] slots
@@ -30,7 +30,7 @@ class Masked:
 
 
 def compact_mask(rows: Rows, keep: Tensor) -> Masked:
-    """Keep the positions that a mask names, in place; entries behind a row's new length keep stale values.
+    """Keep the positions that a mask selects, in place; entries after a row's new length keep stale values.
 
     rows   b rows of an int32 or int64 table
     keep   [b, width >= longest row] bool, int8 or uint8: nonzero keeps; columns behind a row's length are not read
@@ -53,7 +53,7 @@ def compact_mask(rows: Rows, keep: Tensor) -> Masked:
 
 
 def compact_mask_reference(rows: Rows, keep: Tensor) -> Masked:
-    """The same in plain torch; what `freed` holds behind a row's freed slots is undefined in both."""
+    """Do the same as `compact_mask` in plain torch; both leave `freed` undefined after a row's freed slots."""
     _check(rows, keep)
     table = rows.table
     freed = torch.empty(len(rows), keep.shape[1], dtype=table.dtype, device=table.device)
@@ -77,7 +77,7 @@ def _compact(
     table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, keep: tl.tensor, keep_stride: tl.tensor, freed: tl.tensor, freed_stride: tl.tensor,
     new_length: tl.tensor, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (requests): a program walks its row upwards, block by block."""
+    """Grid (requests): each program processes its row upwards, block by block."""
     request = tl.program_id(0)
     row = table + tl.load(index + request).to(tl.int64) * table_stride
     flags = keep + request.to(tl.int64) * keep_stride

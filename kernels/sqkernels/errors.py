@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of sqkernels. Each refusal before a launch is one of these, and names the thing, the value and the fix.
+"""Errors of sqkernels. A refusal before a launch raises one of these; it names the thing, the value and the fix.
 
 SqkernelsError
 ├── KernelInputError      a tensor, a span or a number that a kernel cannot be given
@@ -24,7 +24,7 @@ class KernelInstallError(SqkernelsError, ImportError):
 
 
 class KernelDeviceError(SqkernelsError):
-    """The tensors lie on no device, or not on one device, that a kernel can run on."""
+    """The tensors are not all on one device that can run a kernel."""
 
 
 class KernelCompileError(SqkernelsError):

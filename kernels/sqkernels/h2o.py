@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""H2O's running sums: the attention that each slot has received so far."""
+"""H2O's running sums: the attention that each slot has received up to now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqkernels.window import Window, softmax
 
 
 def h2o_accumulate(sums: Tensor, window: Window) -> None:
-    """Add what each key receives from the new queries to its slot's sum, in place.
+    """Add the attention that each key receives from the new queries to its slot's sum, in place.
 
     sums    [slots, kv_heads] float32; the caller zeroes a slot when it is allocated. Never normalised by age.
     window  the queries of this forward pass: one a request when decoding, the whole extension after a prefill
@@ -28,7 +28,7 @@ def h2o_accumulate(sums: Tensor, window: Window) -> None:
 
 
 def h2o_accumulate_reference(sums: Tensor, window: Window) -> None:
-    """The same in plain torch."""
+    """Do the same as `h2o_accumulate` in plain torch."""
     _check(sums, window)
     for request, length in enumerate(window.rows.lengths):
         if length:
@@ -37,7 +37,7 @@ def h2o_accumulate_reference(sums: Tensor, window: Window) -> None:
 
 
 def h2o_scores(sums: Tensor, window: Window) -> Tensor:
-    """[b, kv_heads, longest row] float32: the sums of each request's tokens, 0 behind a row's length."""
+    """Return [b, kv_heads, longest row] float32: the sums of each request's tokens, 0 after a row's length."""
     _check(sums, window)
     rows = window.rows
     out = torch.zeros(len(rows), window.heads, rows.longest, dtype=torch.float32, device=sums.device)

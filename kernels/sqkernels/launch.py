@@ -28,7 +28,7 @@ WIDEN = INTERPRETED
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A kernel, its arguments by name (constants among them), its warps and its grid."""
+    """A kernel with its arguments by name (constants included), its number of warps and its grid."""
 
     kernel: Any
     arguments: dict[str, Any]
@@ -36,7 +36,7 @@ class Launch:
     grid: tuple[int, ...]
 
     def run(self) -> None:
-        """Raises KernelDeviceError where the tensors lie on several devices, or on the CPU outside the interpreter."""
+        """Run it; raise KernelDeviceError for tensors on several devices, or on the CPU outside the interpreter."""
         devices = {each.device for each in self.arguments.values() if isinstance(each, Tensor)}
         if len(devices) > 1:
             names = ", ".join(sorted(map(str, devices)))
@@ -61,7 +61,7 @@ _recorders: list[_Recorder] = []
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Make a Triton kernel, or a function that kernels call, of a Python function.
+    """Make a Triton kernel, or a function that kernels call, from a Python function.
 
     Its parameters are annotated `tl.tensor` (pointers and numbers alike) or `tl.constexpr`: Triton's compiler looks
     annotations up, and refuses any name that is not its own.
@@ -71,7 +71,7 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 @contextmanager
 def recording(*, run: bool = False) -> Iterator[list[Launch]]:
-    """Note launches down; they run as well only where `run` says so, else outputs keep whatever they held."""
+    """Record launches; run them too only if `run` is true, else outputs keep their old contents."""
     recorder = _Recorder([], run)
     _recorders.append(recorder)
     try:
@@ -81,7 +81,7 @@ def recording(*, run: bool = False) -> Iterator[list[Launch]]:
 
 
 def launch(function: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 4, **constants: Any) -> None:
-    """Run a kernel over a grid of programs, as `Launch.run` does; a grid with nothing in it runs nothing."""
+    """Run a kernel over a grid of programs, as `Launch.run` does; do nothing for an empty grid."""
     if 0 in grid:
         return
     named = dict(zip(function.arg_names, arguments, strict=False)) | constants

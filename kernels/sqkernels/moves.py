@@ -21,7 +21,7 @@ ROWS = 16  # rows a program
 
 @dataclass(frozen=True, eq=False)
 class Moves:
-    """Rows to move: source[i] to target[i]; [n] int32 both, on the device of buffers of so many slots.
+    """Rows to move, source[i] to target[i]: [n] int32 both, on the device of buffers with `slots` slots.
 
     Any order of them gives the same.
     """
@@ -34,7 +34,7 @@ class Moves:
     def of(
         cls, source: Tensor | Sequence[int], target: Tensor | Sequence[int], slots: int, device: torch.device
     ) -> Moves:
-        """Moves within buffers of so many slots, from host or device numbers (which are waited for, to be checked).
+        """Build moves within buffers of `slots` slots from host or device numbers (it waits for the device, to check them).
 
         Refused: slots outside of the buffers, a target twice, a target that is another move's source.
         """
@@ -62,7 +62,7 @@ class Moves:
         return len(self.source)
 
     def check(self, buffers: Buffers) -> None:
-        """Refuse buffers that these moves may reach out of."""
+        """Refuse buffers whose number of slots differs from that of these moves."""
         if self.slots != buffers.slots:
             raise KernelInputError(
                 f"moves: made for {self.slots} slots, the buffers have {buffers.slots}; give Moves.of these slots"
@@ -87,7 +87,7 @@ def move(buffers: Buffers, moves: Moves) -> None:
 
 
 def move_reference(buffers: Buffers, moves: Moves) -> None:
-    """The same in plain torch."""
+    """Do the same as `move` in plain torch."""
     moves.check(buffers)
     for tensor in buffers.tensors:
         tensor[moves.target.long()] = tensor[moves.source.long()]

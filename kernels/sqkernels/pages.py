@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Page filling: with pages of several slots, keep the fullest pages and fill their holes from the rest.
+"""Page filling, for pages of several slots: keep the fullest pages and fill their holes from the rest.
 
 The fewest rows move: a request that keeps half of its tokens at random moves a quarter of them, not all behind the first
 hole. Order within the row is lost, which attention does not mind: a key carries its position.
@@ -23,7 +23,7 @@ from sqkernels.rows import Rows
 
 @dataclass(frozen=True, eq=False)
 class Filled:
-    """What page filling leaves, on the host.
+    """Result of page filling, on the host.
 
     pages      freed pages (slot // page size), request after request; they hold nothing that is kept
     lengths    [b] new lengths in tokens
@@ -49,7 +49,7 @@ class _Plan:
 def fill_pages(
     buffers: Buffers, rows: Rows, keep: Sequence[Tensor], page_size: int, shared: Sequence[int] | None = None
 ) -> Filled:
-    """Keep some tokens of each request, on as few pages as hold them, by the fewest moves; rows change in place.
+    """Keep some tokens of each request on the fewest pages, by the fewest moves; rows change in place.
 
     buffers    K and V of the layers
     rows       b rows whose slots lie in whole pages: position p is slot (p mod page_size) of its page
@@ -70,7 +70,7 @@ def fill_pages(
 def fill_pages_reference(
     buffers: Buffers, rows: Rows, keep: Sequence[Tensor], page_size: int, shared: Sequence[int] | None = None
 ) -> Filled:
-    """The same plan carried out in plain torch."""
+    """Carry out the same plan in plain torch."""
     plans = _plans(buffers, rows, keep, page_size, shared)
     move_reference(buffers, _moves(buffers, plans))
     return _finish(rows, plans)
@@ -124,7 +124,7 @@ def _plans(
 
 
 def _check_alone(pages: Sequence[Tensor], shared: Sequence[int]) -> None:
-    """Refuse a page twice in a row, or in two rows unless it is shared in both: two plans would write to it."""
+    """Refuse a page twice in a row, or in two rows unless both share it: two plans would write to it."""
     for request, own in enumerate(pages):
         values, counts = own.unique(return_counts=True)
         if len(values) < len(own):
@@ -144,7 +144,7 @@ def _check_alone(pages: Sequence[Tensor], shared: Sequence[int]) -> None:
 
 
 def _plan(slots: Tensor, keep: Tensor, size: int, shared: int) -> _Plan:
-    """The pages to keep, and who fills their holes. All but the last kept page end up full; the last holds the rest."""
+    """Choose the pages to keep and the tokens that fill their holes. All pages but the last end up full."""
     left = int(keep[shared:].sum())
     pages = triton.cdiv(len(slots) - shared, size)
     wanted = triton.cdiv(left, size)
@@ -173,7 +173,7 @@ def _plan(slots: Tensor, keep: Tensor, size: int, shared: int) -> _Plan:
 
 
 def _choose(kept: Tensor, wanted: int, rest: int) -> tuple[list[int], int]:
-    """Which pages stay, in their order, and which one last with `rest` tokens, so that the most tokens stay in place.
+    """Choose the pages to keep, in order, and the last one, of `rest` tokens, so that the most tokens stay in place.
 
     kept: [pages, size] bool. For each page as the last one, the others are the fullest; ties go to the earlier page.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""R-KV's redundancy: how alike a key is to the other keys of its request, without a tokens x tokens matrix."""
+"""R-KV's redundancy: similarity of a key to the other keys of its request, without a tokens x tokens matrix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIXED = (
 
 
 def rkv_redundancy(rows: Rows, keys: Tensor, threshold: float = 0.5) -> Tensor:
-    """[b, kv_heads, longest row] float32: softmax over a row's keys of the mean cosine that other keys have with it.
+    """Return [b, kv_heads, longest row] float32: softmax over a row's keys of their mean cosine with the other keys.
 
     rows   b rows; keys: [slots, kv_heads, head_dim] bf16, fp16 or fp32, as cached
     Of each key's cosines with all others, the last one in the row above the threshold counts as 0 (the first one of all,
@@ -63,7 +63,7 @@ def rkv_redundancy(rows: Rows, keys: Tensor, threshold: float = 0.5) -> Tensor:
 
 
 def rkv_redundancy_reference(rows: Rows, keys: Tensor, threshold: float = 0.5) -> Tensor:
-    """The same in plain torch, by the whole matrix."""
+    """Do the same as `rkv_redundancy` in plain torch, by the whole matrix."""
     _check(rows, keys, threshold)
     out = torch.zeros(len(rows), keys.shape[1], rows.longest, dtype=torch.float32, device=keys.device)
     for request, length in enumerate(rows.lengths):
@@ -93,7 +93,7 @@ def _unit_sums(
     keys: tl.tensor, table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, inverse: tl.tensor, part: tl.tensor, width: tl.tensor,
     HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, SMALL: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (requests x KV heads, tiles): one over each key's length, and the tile's sum of unit keys."""
+    """Grid (requests x KV heads, tiles): the inverse of each key's length, and the tile's sum of unit keys."""
     request, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     place = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = place < tl.load(length + request)
@@ -153,7 +153,7 @@ def _mean_cosines(
     keys: tl.tensor, table: tl.tensor, table_stride: tl.tensor, index: tl.tensor, length: tl.tensor, inverse: tl.tensor, total: tl.tensor, exempt: tl.tensor, out: tl.tensor,
     width: tl.tensor, HEADS: tl.constexpr, DIM: tl.constexpr, TILE: tl.constexpr, FIXED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (requests x KV heads, tiles): mean over rows of unit key . sum of unit keys - itself - what is exempt."""
+    """Grid (requests x KV heads, tiles): mean over rows of unit key . sum of unit keys - itself - its exempt sum."""
     request, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     count = tl.load(length + request)
     place = tl.program_id(1) * TILE + tl.arange(0, TILE)

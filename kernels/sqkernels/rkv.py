@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""R-KV's scores of cached keys: importance to the last queries, less redundancy with newer keys."""
+"""R-KV's scores of cached keys: importance to the last queries, minus redundancy with newer keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THRESHOLD = 0.5  # cosine above which two keys are alike
 
 
 def rkv_scores(window: Window, importance: float = IMPORTANCE, threshold: float = THRESHOLD) -> Tensor:
-    """[b, kv_heads, longest row] float32: importance x R-KV's importance - (1 - importance) x its redundancy.
+    """Return [b, kv_heads, longest row] float32: importance x R-KV's importance - (1 - importance) x its redundancy.
 
     Of the keys before the window; what stands elsewhere means nothing (the window is kept anyway: `topk_keep`'s recent).
     Raises KernelInputError as `Window.check` says, and for `lse`.
@@ -33,14 +33,14 @@ def rkv_scores(window: Window, importance: float = IMPORTANCE, threshold: float 
 def rkv_scores_reference(
     window: Window, importance: float = IMPORTANCE, threshold: float = THRESHOLD
 ) -> Tensor:
-    """The same in plain torch."""
+    """Do the same as `rkv_scores` in plain torch."""
     _check(window, importance)
     redundancy = rkv_redundancy_reference(window.rows, window.keys, threshold)
     return importance * rkv_importance_reference(window) - (1 - importance) * redundancy
 
 
 def rkv_importance(window: Window) -> Tensor:
-    """[b, kv_heads, longest row] float32: R-KV's importance of each key before the window, the largest of 7 places.
+    """Return [b, kv_heads, longest row] float32: R-KV's importance of keys before the window, largest of 7 places.
 
     The largest logit of the KV head's query heads, softmax over the keys before the window (a sink in the denominator is
     ours: the largest of the group's; R-KV has none), mean over the window's queries. 0 elsewhere.
@@ -55,7 +55,7 @@ def rkv_importance(window: Window) -> Tensor:
 
 
 def rkv_importance_reference(window: Window) -> Tensor:
-    """The same in plain torch."""
+    """Do the same as `rkv_importance` in plain torch."""
     _check(window)
     out = window.zeros()
     for request, length in enumerate(window.rows.lengths):
@@ -68,7 +68,7 @@ def rkv_importance_reference(window: Window) -> Tensor:
 
 
 def _pooled(scores: Tensor) -> Tensor:
-    """The largest of POOL places; no score is negative, so the zeros around a row do not show, as upstream's -inf do not."""
+    """Take the largest of POOL places; no score is negative, so zero padding gives the same as upstream's -inf."""
     return max_pool1d(scores, POOL, stride=1, padding=POOL // 2) if scores.numel() else scores
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Move keys to other positions: copy rows and turn them by the difference, as rotary embedding would have.
+"""Move keys to other positions: copy rows and rotate them by the difference, as rotary embedding would have.
 
 Plain or YaRN, NeoX halves (element j turns with element j + head_dim / 2), as Llama, Qwen and gpt-oss use them.
 """
@@ -26,7 +26,7 @@ ELEMENTS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float3
 
 
 def plain_frequencies(head_dim: int, theta: float) -> Tensor:
-    """Radians a position of each pair, [head_dim / 2] float64 (RoFormer, arXiv 2104.09864, section 3.3)."""
+    """Return radians per position of each pair, [head_dim / 2] float64 (RoFormer, arXiv 2104.09864, section 3.3)."""
     head_dim = checks.whole("head_dim", head_dim)
     if head_dim < 2 or head_dim % 2:
         raise KernelInputError(f"head_dim: {head_dim}; give an even number, 2 or more: pairs turn")
@@ -45,7 +45,7 @@ def yarn_frequencies(
     beta_slow: float = 1,
     truncate: bool = True,
 ) -> Tensor:
-    """YaRN's radians a position, [head_dim / 2] float64 (arXiv 2309.00071, section 3.2, "NTK-by-parts").
+    """Return YaRN's radians per position, [head_dim / 2] float64 (arXiv 2309.00071, section 3.2, "NTK-by-parts").
 
     Pairs that turn more than beta_fast times in the original context stay, those under beta_slow slow down by the factor,
     with a ramp between. gpt-oss: theta 150,000, factor 32, original_context 4,096, truncate False (its config.json).
@@ -59,7 +59,7 @@ def yarn_frequencies(
             raise KernelInputError(f"{name}: {beta}; give more than 0 turns")
 
     def pair(turns: float) -> float:
-        """The pair, as a real number, that turns so often in the original context."""
+        """Return the pair, as a real number, that makes this number of turns in the original context."""
         return head_dim * math.log(original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = pair(beta_fast), pair(beta_slow)
@@ -79,7 +79,7 @@ class Rotation:
 
     @classmethod
     def of(cls, frequencies: Tensor, farthest: int, device: torch.device) -> Rotation:
-        """For differences up to `farthest` positions either way; angles in float64, which float32 would blur at 100,000."""
+        """Build for differences up to `farthest` positions either way; float32 angles would be inexact at 100,000."""
         farthest = checks.whole("farthest", farthest)
         if farthest < 0:
             raise KernelInputError(f"farthest: {farthest}; give 0 or more positions")
@@ -91,7 +91,7 @@ class Rotation:
 
 
 def move_rotated(keys: Buffers, moves: Moves, difference: Tensor | Sequence[int], rotation: Rotation) -> None:
-    """Copy keys from source to target slots, turned by so many positions (negative: towards the beginning).
+    """Copy keys from source to target slots, rotated by a number of positions (negative: towards the beginning).
 
     keys         K of the layers (values carry no position: `moves.move` moves those)
     difference   [moves] new position - old position
@@ -115,7 +115,7 @@ def move_rotated(keys: Buffers, moves: Moves, difference: Tensor | Sequence[int]
 def move_rotated_reference(
     keys: Buffers, moves: Moves, difference: Tensor | Sequence[int], rotation: Rotation
 ) -> None:
-    """The same in plain torch."""
+    """Do the same as `move_rotated` in plain torch."""
     turns = _difference(keys, moves, difference, rotation)
     cos = rotation.cos[turns.abs().long()][:, None]
     sin = (rotation.sin[turns.abs().long()] * turns.sign()[:, None])[:, None]

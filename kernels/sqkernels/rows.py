@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a page table: where the KV of each position of a request lies."""
+"""Rows of a page table: the slots that hold the KV of each position of a request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqkernels.errors import KernelInputError
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some requests' rows of SGLang's `req_to_token` (srt/mem_cache/memory_pool.py), known to the host and the device.
+    """Requests' rows of SGLang's `req_to_token` (srt/mem_cache/memory_pool.py), known to the host and the device.
 
     table    [requests, context] int32 or int64: position -> slot. Within a row, slots are distinct up to its length.
     index    [b] int32 on the table's device: the row of each request
@@ -34,7 +34,7 @@ class Rows:
 
     @classmethod
     def of(cls, table: Tensor, indices: Sequence[int], lengths: Sequence[int]) -> Rows:
-        """Rows from host numbers, in one transfer. Refused: a row twice, a row or a length outside of the table."""
+        """Build rows from host numbers, in one transfer. Refuse a repeated row, or one that is outside the table."""
         checks.tensor("table", table, (None, None), checks.INTEGERS)
         count, context = table.shape
         checks.apart("table", table)
@@ -60,9 +60,9 @@ class Rows:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request; 0 where there is none."""
+        """Return the tokens of the longest request; 0 where there is none."""
         return max(self.lengths, default=0)
 
     def slots(self, request: int) -> Tensor:
-        """A view of the request's slots, [length], in the table itself."""
+        """Return the request's slots, [length], as a view of the table."""
         return self.table[self.indices[request], : self.lengths[request]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order-preserving shift: KV itself closes up, so that a request fills its first slots without a hole."""
+"""Order-preserving shift: move the KV itself so that a request fills its first slots without a hole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WARPS = 8
 
 
 def shift(buffers: Buffers, rows: Rows, spans: Sequence[Sequence[tuple[int, int]]]) -> Compacted:
-    """Drop spans of positions by moving the KV of all later ones down, in place and in order; the table stays as it is.
+    """Drop spans of positions by moving all later KV down, in place and in order; the table does not change.
 
     buffers  K and V of the layers; rows: b rows of their table; spans: for each row, sorted disjoint [begin, end)
     Returned as freed are the last slots of each row, so with pages whole pages come free.
@@ -53,7 +53,7 @@ def shift(buffers: Buffers, rows: Rows, spans: Sequence[Sequence[tuple[int, int]
 
 
 def shift_reference(buffers: Buffers, rows: Rows, spans: Sequence[Sequence[tuple[int, int]]]) -> Compacted:
-    """The same in plain torch."""
+    """Do the same as `shift` in plain torch."""
     plan = Spans.of(rows, spans)
     for request in range(len(rows)):
         slots = rows.slots(request).long()
@@ -66,7 +66,7 @@ def shift_reference(buffers: Buffers, rows: Rows, spans: Sequence[Sequence[tuple
 
 
 def _freed(rows: Rows, plan: Spans) -> Compacted:
-    """The last slots of each row, as many as it dropped."""
+    """Return the last slots of each row, as many as the row dropped."""
     lengths = tuple(length - gone for length, gone in zip(rows.lengths, plan.dropped, strict=True))
     tails: list[Tensor] = [rows.slots(request)[lengths[request] :] for request in range(len(rows))]
     freed = torch.cat(tails) if tails else rows.table.new_empty(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SnapKV's scores of cached keys: what the last queries of a request attend to."""
+"""SnapKV's scores of cached keys: the attention they receive from the last queries of a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ POOL = 5  # places
 
 
 def snapkv_scores(window: Window) -> Tensor:
-    """[b, kv_heads, longest row] float32: attention that each key before the window receives, averaged over 5 places.
+    """Return [b, kv_heads, longest row] float32: attention to each key before the window, averaged over 5 places.
 
     The mean over the window's queries and the KV head's query heads of the softmax over all keys (causal within the
     window, sinks in the denominator); 0 for the window's own keys, which SnapKV keeps anyway, and behind a row's length.
@@ -29,7 +29,7 @@ def snapkv_scores(window: Window) -> Tensor:
 
 
 def snapkv_scores_reference(window: Window) -> Tensor:
-    """The same in plain torch."""
+    """Do the same as `snapkv_scores` in plain torch."""
     window.check()
     out = window.zeros()
     for request, length in enumerate(window.rows.lengths):
@@ -40,5 +40,5 @@ def snapkv_scores_reference(window: Window) -> Tensor:
 
 
 def _pooled(scores: Tensor) -> Tensor:
-    """The mean of POOL places; behind a row's end and the window's beginning stand the zeros that upstream pads with."""
+    """Take the mean of POOL places, with upstream's zero padding at the window's start and after a row's end."""
     return avg_pool1d(scores, POOL, stride=1, padding=POOL // 2) if scores.numel() else scores

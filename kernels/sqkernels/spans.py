@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of positions to drop, checked on the host, where a policy decides them."""
+"""Spans of positions to drop, checked on the host, where a policy chooses them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sqkernels.rows import Rows
 
 @dataclass(frozen=True)
 class Spans:
-    """For each request, sorted and disjoint half-open spans [begin, end) of positions, in compressed rows.
+    """Sorted and disjoint half-open spans [begin, end) of positions of each request, in compressed rows.
 
     start    [b + 1] where each request's spans begin in the lists below
     begin, end, before   [spans]; before: tokens that the request's earlier spans drop
@@ -33,7 +33,7 @@ class Spans:
 
     @classmethod
     def of(cls, rows: Rows, spans: Sequence[Sequence[tuple[int, int]]]) -> Spans:
-        """The spans of each of the rows, in their order; touching spans are fine, as is none.
+        """Build from the spans of each row, in the order of the rows; spans may touch, and a row may have none.
 
         Refused by name: spans that are empty, reach outside of their row, overlap, or do not ascend.
         """
@@ -82,13 +82,13 @@ class Spans:
 
     @property
     def steps(self) -> int:
-        """Halvings that find a place among the spans of any one request."""
+        """Number of halvings that find a place among the spans of any one request."""
         most = max((past - first for first, past in zip(self.start, self.start[1:], strict=False)), default=0)
         return most.bit_length()
 
 
 def _pairs(name: str, spans: object) -> list[tuple[int, int]]:
-    """One request's spans, given as pairs or as an array [n, 2], in Python numbers."""
+    """Return one request's spans, given as pairs or as an array [n, 2], in Python numbers."""
     pairs = []
     for number, span in enumerate(checks.each(name, checks.plain(spans), "(begin, end)")):
         place = f"{name}[{number}]"
@@ -100,7 +100,7 @@ def _pairs(name: str, spans: object) -> list[tuple[int, int]]:
 
 
 def runs(flags: Sequence[bool]) -> list[tuple[int, int]]:
-    """The half-open spans over which a list of flags is true: spans from a mask of dropped positions."""
+    """Return the half-open spans over which a list of flags is true: spans from a mask of dropped positions."""
     spans = []
     begin = None
     for place, flag in enumerate([*flags, False]):
@@ -116,7 +116,7 @@ def runs(flags: Sequence[bool]) -> list[tuple[int, int]]:
 def last_not_above(
     values: tl.tensor, low: tl.tensor, high: tl.tensor, wanted: tl.tensor, steps: tl.tensor
 ) -> tl.tensor:
-    """For each element of `wanted`: the last place in the ascending values[low:high] that is not above it, or low - 1."""
+    """Find, for each of `wanted`, the last place in ascending values[low:high] that is not above it, or low - 1."""
     left = tl.zeros_like(wanted) + low
     right = tl.zeros_like(wanted) + high
     for _ in range(steps):

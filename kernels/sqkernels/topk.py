@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores to a keep mask: exactly k places a row, ties to the lowest, the same ones every time."""
+"""Turn scores into a keep mask: exactly k places per row, ties to the lowest, the same result every time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WARPS = 16
 
 
 def topk_keep(scores: Tensor, lengths: Sequence[int], count: Sequence[int], recent: int = 0) -> Tensor:
-    """[r, width] bool: the last `recent` places of each row and the `count` best of the others; False behind its length.
+    """Return [r, width] bool: each row's last `recent` places and `count` best others; False after its length.
 
     scores   [r, width] float32; columns behind a row's length are not read. NaN counts as best, as in torch.topk.
     lengths  [r] scores in each row, on the host
@@ -44,7 +44,7 @@ def topk_keep(scores: Tensor, lengths: Sequence[int], count: Sequence[int], rece
 def topk_keep_reference(
     scores: Tensor, lengths: Sequence[int], count: Sequence[int], recent: int = 0
 ) -> Tensor:
-    """The same in plain torch: a stable descending sort."""
+    """Do the same as `topk_keep` in plain torch: a stable descending sort."""
     lengths, count, recent = _check(scores, lengths, count, recent)
     keep = torch.zeros(scores.shape, dtype=torch.bool, device=scores.device)
     for row, (length, wanted) in enumerate(zip(lengths, count, strict=True)):
@@ -57,7 +57,7 @@ def topk_keep_reference(
 def _check(
     scores: Tensor, lengths: Sequence[int], count: Sequence[int], recent: int
 ) -> tuple[list[int], list[int], int]:
-    """The numbers as Python ints, of which none is out of place."""
+    """Return the numbers as Python ints; refuse any out of range."""
     lengths = checks.wholes("lengths", lengths)
     count = checks.wholes("count", count, len(lengths))
     recent = checks.whole("recent", recent)
@@ -80,7 +80,7 @@ def _check(
 
 @kernel
 def _key(score: tl.tensor) -> tl.tensor:
-    """An int32 whose order is the score's: both zeros alike, NaN above all."""
+    """Return an int32 that sorts as the score does: both zeros are equal, NaN is above all."""
     bits = tl.where(score == 0, 0.0, score).to(tl.int32, bitcast=True)
     ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     return tl.where(score != score, 0x7FFFFFFF, ordered)  # noqa: PLR0124 - only NaN differs from itself
@@ -91,7 +91,7 @@ def _select(
     scores: tl.tensor, stride: tl.tensor, length: tl.tensor, count: tl.tensor, recent: tl.tensor, keep: tl.tensor, keep_stride: tl.tensor, width: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Grid (rows). Digit by digit from the highest, find the key of the last place that is taken; then take."""
+    """Grid (rows). Find, digit by digit from the highest, the key of the last place to take; then take."""
     row = tl.program_id(0).to(tl.int64)
     own = scores + row * stride
     all_ = tl.load(length + row)

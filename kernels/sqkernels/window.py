@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last queries of requests, and the keys of one layer that they meet."""
+"""Last queries of requests, and the keys of one layer that they attend to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqkernels.rows import Rows
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """The last queries of requests and the keys they meet in one layer.
+    """Last queries of requests and the keys of one layer that they attend to.
 
     Scores read keys at the rows' slots as they are: one beyond `keys` is the caller's to rule out, since finding it would
     wait for the device.
@@ -37,7 +37,7 @@ class Window:
     lse: Tensor | None = None
 
     def check(self) -> None:
-        """Refuse, by name, arguments that the kernels cannot take."""
+        """Refuse arguments that the kernels cannot take, and name them."""
         checks.real("scale", self.scale)
         rows, keys, device = self.rows, self.keys, self.rows.table.device
         buffers.check("keys", keys, (None, None, None), checks.FLOATS, device)
@@ -65,16 +65,16 @@ class Window:
 
     @property
     def heads(self) -> int:
-        """KV heads."""
+        """Number of KV heads."""
         return int(self.keys.shape[1])
 
     @property
     def group(self) -> int:
-        """Query heads of one KV head."""
+        """Number of query heads of one KV head."""
         return int(self.queries.shape[2]) // self.heads
 
     def logits(self, request: int) -> Tensor:
-        """In plain torch: [kv_heads, group, window, length] float32, causal within the window."""
+        """Compute in plain torch: [kv_heads, group, window, length] float32, causal within the window."""
         slots = self.rows.slots(request).long()
         keys = self.keys[slots].float()
         queries = self.queries[request].float().view(self.window, self.heads, self.group, -1)
@@ -84,13 +84,13 @@ class Window:
         return logits.masked_fill(place > last[:, None], -torch.inf)
 
     def zeros(self) -> Tensor:
-        """[b, kv_heads, longest row] float32: scores before anything is scored."""
+        """Return [b, kv_heads, longest row] float32 zeros, to which kernels add scores."""
         rows = self.rows
         return torch.zeros(len(rows), self.heads, rows.longest, dtype=torch.float32, device=rows.table.device)
 
 
 def softmax(logits: Tensor, sinks: Tensor | None) -> Tensor:
-    """Over the last dimension of [kv_heads, group, window, keys], in plain torch, with sinks [kv_heads * group] beside."""
+    """Apply softmax over the last dimension of [kv_heads, group, window, keys], with sinks [kv_heads * group]."""
     if sinks is None:
         return logits.softmax(-1)
     beside = sinks.view(logits.shape[0], logits.shape[1], 1, 1).expand(*logits.shape[:3], 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile every kernel without a GPU, and compare its machine code with its promises.
+"""Compile every kernel without a GPU, and check its machine code against its promises.
 
     python -m sqkernels.compile             # all variants for sm_90: a table, then what is broken; exit code 1 if anything is
 

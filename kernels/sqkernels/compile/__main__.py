@@ -24,7 +24,7 @@ FORM = "{:<18} {:<42} {:>5} {:>9} {:>8} {:>7} {:>6}  {}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table to stdout and what is broken to stderr. 0: all kept; 1: something is broken; 2: bad arguments."""
+    """Print the table to stdout and faults to stderr. 0: all promises kept; 1: a fault; 2: bad arguments."""
     parser = argparse.ArgumentParser(
         "sqkernels.compile", description="Compile every kernel for sm_90 without a GPU."
     )
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def print_table(results: Iterable[Result]) -> list[str]:
-    """A row a variant, on stdout at once; returns all faults."""
+    """Print one row per variant to stdout as its result arrives; return all faults."""
     print(FORM.format("kernel", "variant", "warps", "registers", "shared B", "stack B", "s", "keeps"))
     faults: list[str] = []
     for kernel, case, warps, code, kept, own in results:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variants compiled and checked, in several processes."""
+"""Compile and check variants in several processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqkernels.errors import KernelCompileError
 
 
 class Result(NamedTuple):
-    """Result of one variant: machine code (None: it did not compile), the promises it keeps, what is wrong."""
+    """Result of one variant: machine code (None: it did not compile), the promises it keeps, its faults."""
 
     kernel: str
     case: str
@@ -31,13 +31,13 @@ _here: list[Variant] = []  # a process's own: launches hold tensors and do not t
 
 
 def load(module: str) -> list[Variant]:
-    """The variants of a module, kept in this process."""
+    """Load the variants of a module and keep them in this process."""
     _here[:] = importlib.import_module(module).variants()
     return _here
 
 
 def check(module: str, chosen: Sequence[int], jobs: int) -> Iterator[Result]:
-    """Results of some variants by number, in order, each as soon as those before it are there; Triton's cache is left aside."""
+    """Yield the results of variants by number, in order, as each is ready; Triton's cache begins empty."""
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TRITON_CACHE_DIR"] = cache
         fresh = multiprocessing.get_context("spawn")  # torch has threads, which a fork would not take along

@@ -50,13 +50,13 @@ class MachineCode:
     seconds: float
 
     def count(self, *beginnings: str) -> int:
-        """Instructions that begin with one of these."""
+        """Count the instructions that begin with one of these prefixes."""
         return sum(each.startswith(beginnings) for each in self.instructions)
 
 
 @dataclass(frozen=True)
 class Specialised:
-    """A launch as Triton's JIT tells variants apart: types, numbers known at compile time, alignments."""
+    """Properties of a launch by which Triton's JIT distinguishes variants: types, constants, alignments."""
 
     signature: dict[str, str]
     constants: dict[str, Any]
@@ -82,7 +82,7 @@ class Specialised:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The same for launches that compile to the same code."""
+        """Return a key that is equal for launches that compile to the same code."""
         constants = tuple((name, str(value)) for name, value in self.constants.items())
         return (*self.signature.items(), *constants, self.aligned)
 
@@ -96,7 +96,7 @@ def _type(value: Any) -> str:
 
 
 def compiled(launch: Launch) -> MachineCode:
-    """The machine code of a launch. Raises KernelCompileError for what Triton or its assembler refuses."""
+    """Compile a launch to machine code. Raises KernelCompileError for what Triton or its assembler refuses."""
     special = Specialised.of(launch)
     attributes = {(place,): [["tt.divisibility", ALIGNED]] for place in special.aligned}
     source = ASTSource(launch.kernel, special.signature, special.constants, attributes)
@@ -114,7 +114,7 @@ def compiled(launch: Launch) -> MachineCode:
 
 
 def _read(name: str, binary: bytes, shared: int, seconds: float) -> MachineCode:
-    """Instructions and registers by the disassembler in triton's wheel."""
+    """Read instructions and registers with the disassembler in triton's wheel."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()

@@ -16,7 +16,7 @@ WIDEST = ".128"  # bits
 
 @dataclass(frozen=True)
 class Promise:
-    """A property of machine code: `broken` says what is wrong with it, None where it is kept."""
+    """Property of machine code: `broken` describes the fault, or returns None where the code keeps the promise."""
 
     name: str
     broken: Callable[[MachineCode], str | None]
@@ -27,7 +27,7 @@ def _spills(code: MachineCode) -> str | None:
 
 
 def _narrow(code: MachineCode) -> str | None:
-    """All it stores are KV rows; beside rows it also loads slots, which may be narrow."""
+    """Require 128-bit stores and a 128-bit load: only KV rows are stored, but slots, which may be narrow, are also loaded."""
     stores = [each for each in code.instructions if each.startswith(STORES)]
     narrow = [each for each in stores if WIDEST not in each]
     if not stores or narrow:
@@ -38,7 +38,7 @@ def _narrow(code: MachineCode) -> str | None:
 
 
 def _races(code: MachineCode) -> str | None:
-    """Between the last load and a store behind it, in the order of the code, all threads must have met."""
+    """Require a barrier between a load and the next store, in the order of the code."""
     unread = False
     for each in code.instructions:
         if each.startswith(LOADS):
@@ -76,7 +76,7 @@ SMALLEST = 64  # rows of a wgmma
 
 
 def promised(launch: Launch) -> tuple[Promise, ...]:
-    """List the promises of a kernel. Tensor cores: for tiles of 64 rows or more in 16 bits; H2O's decode form has fewer."""
+    """List a kernel's promises. Tensor cores: for 16-bit tiles of 64 rows or more; H2O's decode form has fewer."""
     kept = _KEPT.get(launch.kernel.__name__, ())
     if TENSOR_CORES in kept:
         large = launch.arguments["ROW_TILE"] >= SMALLEST and launch.arguments["keys"].element_size() == 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches to compile: every kernel as every public function launches it, over the dtypes and shapes it takes.
+"""Launches to compile: each public function's launches of every kernel, over the dtypes and shapes it takes.
 
 Nothing is listed twice: the public functions themselves are called, on small tensors of the shapes in question, while
 `launch.recording` notes their launches down.
@@ -42,7 +42,7 @@ SPANS = [[(3, 40), (41, 60), (200, 301)], [(0, 7)], [(7, 9)]]
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """One launch to compile: `case` is the call it is part of."""
+    """One launch to compile; `case` names the call that makes it."""
 
     case: str
     launch: Launch
@@ -54,7 +54,7 @@ class Variant:
 
 
 def variants() -> list[Variant]:
-    """All of them, each once."""
+    """List all variants, each once."""
     found: dict[object, Variant] = {}
     for case, call in _calls():
         with recording() as launches:
@@ -66,7 +66,7 @@ def variants() -> list[Variant]:
 
 
 def _calls() -> Iterator[tuple[str, Callable[[], object]]]:
-    """A line's worth of words for each call, and the call."""
+    """Yield a one-line description of each call, and the call."""
     shapes = ((8, 64, DTYPES[0]), (8, 128, DTYPES[0]), (8, 128, DTYPES[2]), (3, 64, DTYPES[1]))
     for table in TABLES:
         rows, index = _rows(table), _short(table)
@@ -89,7 +89,7 @@ def _calls() -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def _scored(dtype: torch.dtype, dim: int, table: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What reads keys: it depends on their dtype and size, and on the table's dtype."""
+    """Yield the calls that read keys: they depend on the keys' dtype and size, and on the table's dtype."""
     shape = f"{dim} {_short(dtype)}, {_short(table)}"
     yield f"snapkv, window 64, {shape}", partial(snapkv_scores, _window(dtype, dim, table, 64))
     yield f"r-kv, window 8, {shape}", partial(rkv_importance, _window(dtype, dim, table, 8))
@@ -124,5 +124,5 @@ def _sums() -> Tensor:
 
 
 def _short(dtype: torch.dtype) -> str:
-    """bf16, fp16, fp32, i32, i64."""
+    """Shorten a dtype's name: bf16, fp16, fp32, i32, i64."""
     return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp").replace("int", "i")
