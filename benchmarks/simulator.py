@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the cost of a simulation: seconds, steps simulated a second, memory; and DynoSim on the same requests.
+"""Measure the cost of a simulation (seconds, simulated steps per second, memory) and of DynoSim on the same requests.
 
     .venv/bin/python benchmarks/simulator.py                      # all cases
     .venv/bin/python benchmarks/simulator.py requests-1000 frames-24-none
@@ -44,12 +44,12 @@ TARGET_MIB = {"stream-100000": 150}
 
 
 def requests(number: int) -> dict[str, Any]:
-    """Open load: Poisson arrivals at 4/s, 2,000 tokens in, 200 out, nothing shared."""
+    """Make an open load: Poisson arrivals at 4/s, 2,000 tokens in, 200 out, nothing shared."""
     return {"trace": ("requests", number), "load": {"rate_per_s": RATE}, "policy": "none"}
 
 
 def frames(number: int, policy: str) -> dict[str, Any]:
-    """Closed load: FRAMES-like tasks, 24 at a time."""
+    """Make a closed load: FRAMES-like tasks, 24 at a time."""
     return {"trace": ("frames", number), "load": {"concurrency": 24}, "policy": policy}
 
 
@@ -96,7 +96,7 @@ def _request(number: int) -> Any:
 
 
 def write_mooncake(number: int, folder: Path) -> Path:
-    """Write the same requests with the same arrivals as Mooncake lines, each with block ids of its own."""
+    """Write the same requests with the same arrivals as Mooncake lines, each with its own block ids."""
     from sqsim.scenario.load import RateLoad  # noqa: PLC0415
     from sqsim.scenario.workload import _at_rate  # noqa: PLC0415
 
@@ -118,7 +118,7 @@ def write_mooncake(number: int, folder: Path) -> Path:
 
 
 def run_case(name: str, trace: str, out: str) -> dict[str, Any]:
-    """Run a case and say what it cost."""
+    """Run a case and return its cost."""
     from sqsim.record.files import read_record  # noqa: PLC0415
     from sqsim.scenario.scenario import make_scenario  # noqa: PLC0415
     from sqsim.simulation.simulate import Simulation  # noqa: PLC0415
@@ -160,7 +160,7 @@ def _resident_mib() -> float:
 
 
 def fresh_case(name: str, folder: Path) -> dict[str, Any]:
-    """`run_case` in a process of its own."""
+    """Run `run_case` in a process of its own."""
     kind, number = CASES[name]["trace"]
     trace = write_trace(kind, number, folder)
     out = folder / f"record-{name}"
@@ -174,7 +174,7 @@ def fresh_case(name: str, folder: Path) -> dict[str, Any]:
 
 
 def dynamo(python: str, number: int, folder: Path) -> float:
-    """Seconds that DynoSim says its replay of these requests took."""
+    """Return the seconds that DynoSim reports for its replay of these requests."""
     command = [python, "-m", "dynamo.replay", str(write_mooncake(number, folder))]
     command += ["--trace-block-size", str(BLOCK), "--num-workers", "1", "--replay-mode", "offline"]
     command += ["--extra-engine-args", json.dumps({"block_size": BLOCK})]

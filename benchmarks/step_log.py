@@ -38,7 +38,7 @@ STEPS, STOP, PROMPT = 300, 2, 16
 
 
 def take_times() -> None:
-    """Make the step log take its own time. Per batch a line: rows, microseconds since the last one, in hooks, bytes so far."""
+    """Make the step log time itself. Per batch a line: rows, microseconds since the last one, in hooks, bytes written."""
     from sqreal.plugin.event_log import EventLog  # noqa: PLC0415 - in the server only
 
     spent, last, costs = 0.0, perf_counter(), None
@@ -82,7 +82,7 @@ def take_times() -> None:
 
 
 async def work(url: str, rows: int) -> None:
-    """`rows` requests at once, each with its own prompt and STEPS forced tokens."""
+    """Send `rows` requests at once, each with its own prompt and STEPS forced tokens."""
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=httpx.Limits(max_connections=None)) as http:
 
         async def one(row: int) -> None:

@@ -34,7 +34,7 @@ GPUS = {"H100": "h100-sxm", "H200": "h200-sxm", "A100": "a100-sxm-80gb", "B200":
 
 
 def main() -> int:
-    """0: all kernels are right; 1: one is not."""
+    """Run the benchmark. 0: all kernels are right; 1: one is not."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--rehearse", action="store_true")
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def run(device: Any, out: TextIO, until: float) -> int:
-    """Write a line for each thing done until the time is up."""
+    """Write one line per result until the time is up."""
     import torch  # noqa: PLC0415
 
     from benchmarks.gpu.kernel_bench.sizes import FULL, SMALL  # noqa: PLC0415
@@ -85,7 +85,7 @@ def run(device: Any, out: TextIO, until: float) -> int:
 
 
 def plan(size: Any, device: Any, hardware: Any, until: float) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """What to do, in order: kind, name, and what yields its lines. Races may take half of what is left."""
+    """Yield the work in order: kind, name, and the function that yields its lines. Races may take half of the time left."""
     from benchmarks.gpu.kernel_bench.agreement import check  # noqa: PLC0415
     from benchmarks.gpu.kernel_bench.cases import cases  # noqa: PLC0415
     from benchmarks.gpu.kernel_bench.dense import dense  # noqa: PLC0415
@@ -108,7 +108,7 @@ def _one(measure: Callable[..., dict[str, Any]], *given: Any) -> list[dict[str, 
 
 
 def write(out: TextIO, row: dict[str, Any]) -> None:
-    """One line, on disk at once."""
+    """Write one line to disk at once."""
     out.write(json.dumps(row) + "\n")
     out.flush()
     print(json.dumps(row), flush=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a real SGLang: a decode step by batch and context, a prefill cold and behind a prefix, at gpt-oss-20b's shapes.
+"""Measure a real SGLang: decode steps by batch and context, prefill cold and after a prefix, at gpt-oss-20b's shapes.
 
     python benchmarks/gpu/serve.py -o serve.jsonl              # on a GPU; under 7 minutes, a line as soon as it is measured
     python benchmarks/gpu/serve.py --rehearse -o serve.jsonl   # the same in small on a CPU, with tiny gpt-oss
@@ -51,7 +51,7 @@ STOPPING_S = 15.0  # kept of the budget for stopping the server
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What is measured, the most telling first. Sizes in tokens."""
+    """Sizes to measure, in tokens, the most informative first."""
 
     model: str
     batches: tuple[int, ...]
@@ -70,7 +70,7 @@ GPUS = {"H100": "h100-sxm", "H200": "h200-sxm", "A100": "a100-sxm-80gb", "B200":
 
 
 class Bench:
-    """Speaks with one server; every prompt is a beginning of one of its random sequences, or new."""
+    """Client of one server; a prompt is new, or a beginning of one of its random sequences."""
 
     def __init__(self, server: Server, grid: Grid, http: httpx.AsyncClient) -> None:
         self._server, self._grid, self._http = server, grid, http
@@ -82,7 +82,7 @@ class Bench:
         return [draw.randrange(3, self._vocabulary) for _ in range(count)]
 
     async def request(self, ids: list[int], count: int) -> list[tuple[float, int]]:
-        """Times and tokens so far of a stream's events, from its submission."""
+        """Return the time of each event of a stream since its submission, and the tokens received by then."""
         sampling = {
             "temperature": 0.0,
             "max_new_tokens": count,
@@ -102,7 +102,7 @@ class Bench:
         return seen
 
     async def decode(self, batch: int, context: int) -> dict[str, Any]:
-        """Seconds a step while all requests of a batch decode, after their prompts' KV was computed."""
+        """Return seconds per step while all requests of a batch decode, after prefill of their prompts."""
         prompts = [self.tokens(("context", index), self._grid.contexts[-1])[:context] for index in range(batch)]
         filling = time.perf_counter()
         await asyncio.gather(*(self.request(ids, 1) for ids in prompts))
@@ -140,7 +140,7 @@ class Bench:
         }
 
     async def prefill(self, new: int, prefix: int) -> dict[str, Any]:
-        """Seconds to the first token of a prompt with that many new tokens behind that many with KV; HTTP included."""
+        """Return seconds to the first token of a prompt of `new` tokens after a cached prefix; HTTP included."""
         took = []
         for _ in range(self._grid.repeats):
             self._fresh += 1
@@ -157,7 +157,7 @@ class Bench:
         }
 
     def plan(self) -> Iterator[tuple[str, Any]]:
-        """What to measure, in order; batches that the pool cannot hold are left out."""
+        """Yield the measurements in order; leave out batches that the pool cannot hold."""
         grid = self._grid
         for new in grid.prefills:
             yield f"prefill {new} cold", lambda new=new: self.prefill(new, 0)
@@ -171,7 +171,7 @@ class Bench:
 
 
 async def measure(server: Server, grid: Grid, out: TextIO, until: float) -> None:
-    """Write a line for each measurement until the time is up; the last line names what was left out."""
+    """Write a line per measurement until the time is up; the last line lists the measurements left out."""
     async with httpx.AsyncClient(base_url=server.url, timeout=300, trust_env=False) as http:
         bench = Bench(server, grid, http)
         for count in (1, 2, min(8, grid.batches[0])):  # compile and warm up, unmeasured
@@ -192,7 +192,7 @@ async def measure(server: Server, grid: Grid, out: TextIO, until: float) -> None
 
 
 def write(out: TextIO, row: dict[str, Any]) -> None:
-    """One line, on disk at once."""
+    """Write one line to disk at once."""
     out.write(json.dumps(row) + "\n")
     out.flush()
     print(json.dumps(row), flush=True)

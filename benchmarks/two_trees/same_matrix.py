@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The matrix of `same_records.py`: ten scenarios, and every policy, cache and load kind for each of them.
+"""Matrix of `same_records.py`: ten scenarios, each with every policy, cache and load kind.
 
 Tasks are few and small, so that a run takes a fraction of a second. Between them the scenarios cover recorded and
 synthetic traces, models with and without a sliding window, five GPUs, page sizes, chunked prefill, retractions,
@@ -191,7 +191,7 @@ def _loads(concurrency: int, rate_per_s: float) -> dict[str, Keys]:
 
 @dataclass(frozen=True)
 class Combination:
-    """A scenario under one policy, cache and load; `keys` are those of its file."""
+    """A scenario under one policy, cache and load; `keys` are the keys of its file."""
 
     scenario: str
     policy: str
@@ -217,7 +217,7 @@ def _files(traces: str | list[str]) -> list[str]:
 
 
 def combine(scenario: str, policy: str, cache: str, load: str, keys: Keys, load_keys: Keys) -> Combination:
-    """Put one combination together."""
+    """Build one combination."""
     found = {
         **keys,
         "traces": _files(keys["traces"]),
@@ -238,7 +238,7 @@ def combinations(scenarios: int) -> Iterator[Combination]:
 
 
 def timed() -> list[Combination]:
-    """List what `--speed` runs: 48 FRAMES-like tasks, 24 at a time."""
+    """List the runs of `--speed`: 48 FRAMES-like tasks, 24 at a time."""
     keys: Keys = {"traces": "frames-48", "engine": {"gpu": "h100-sxm"}}
     load = {"concurrency": 24}
     cases = (("none", "radix"), ("sidequest-4", "session"))
@@ -249,7 +249,7 @@ def timed() -> list[Combination]:
 
 
 def change_traces(folder: Path) -> None:
-    """Let the tasks of `coding` arrive one after the other, and let those of `long-outputs` reason at length."""
+    """Make the tasks of `coding` arrive one after the other, and those of `long-outputs` reason at length."""
     _change(folder / "coding.jsonl", lambda number, task: task.update(arrival_s=3.0 * number))
     _change(folder / "long-outputs.jsonl", _reason_longer)
 

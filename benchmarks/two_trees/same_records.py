@@ -42,7 +42,7 @@ COUNTED = ("tasks_completed", "evictions", "aux_applied", "retractions", "pauses
 
 
 def make_traces(pair: Pair) -> list[str]:
-    """Make the traces by both trees; the old one's are used. Return what differs."""
+    """Make the traces with both trees; use the old tree's. Return the differences."""
     problems = []
     for name, arguments in TRACES.items():
         ran = pair.run(["trace", *arguments, "-o", f"{name}.jsonl"])
@@ -67,7 +67,7 @@ def _first_line(old: Path, new: Path) -> str:
 
 
 class Outcome(NamedTuple):
-    """What comparing one combination gave.
+    """Result of comparing one combination.
 
     `differences` are empty where both trees did the same, `words` where their errors read the same too.
     """
@@ -80,7 +80,7 @@ class Outcome(NamedTuple):
 
 
 def compare(pair: Pair, what: Combination) -> Outcome:
-    """Run one combination in both trees and compare everything."""
+    """Run one combination in both trees and compare all outputs."""
     pair.write("scenario.yaml", what.keys)
     old, new = pair.run(["run", "scenario.yaml", "--output-dir", OUT, "--json", "--quiet"])
     folders = [tree.folder / OUT for tree in (pair.old, pair.new)]
@@ -125,7 +125,7 @@ def directories(old: Path, new: Path) -> list[str]:
 
 
 def _run(file: Path) -> dict[str, Any]:
-    """Read run.json, numbers as they are written, less what may differ."""
+    """Read run.json, with numbers as they are written, without the fields that may differ."""
     content: dict[str, Any] = json.loads(file.read_bytes(), parse_float=str)
     content["versions"] = {
         name: value for name, value in content["versions"].items() if not LEFT_OUT.fullmatch(f"versions.{name}")
@@ -134,7 +134,7 @@ def _run(file: Path) -> dict[str, Any]:
 
 
 def first_difference(old: object, new: object, path: str) -> list[str]:
-    """Name the first place at which two JSON values differ; empty where they are equal, the keys' order included."""
+    """Name the first place at which two JSON values differ, key order included; empty if they are equal."""
     if isinstance(old, dict) and isinstance(new, dict):
         if list(old) != list(new):
             other = sorted(old.keys() ^ new.keys())
@@ -170,7 +170,7 @@ def _first_row(old: Path, new: Path) -> str:
 
 
 def compare_all(found: list[Pair], wanted: Iterable[Combination]) -> list[Outcome]:
-    """Compare all combinations, as many at a time as there are pairs; name each scenario on stderr as it begins."""
+    """Compare all combinations, one per pair of trees at a time; print each scenario's name to stderr when it begins."""
     free: SimpleQueue[Pair] = SimpleQueue()
     for pair in found:
         free.put(pair)
@@ -196,7 +196,7 @@ def compare_all(found: list[Pair], wanted: Iterable[Combination]) -> list[Outcom
 
 
 def print_table(outcomes: list[Outcome]) -> None:
-    """Print a line a scenario, and all of them together; the counts are of the old tree's records."""
+    """Print one line per scenario and a total; the counts are of the old tree's records."""
     columns = ("run", "refused", "said otherwise", "different", *COUNTED)
     print(f"{'scenario':18}" + "".join(f"{column:>{len(column) + 3}}" for column in columns))
     for scenario in (*SCENARIOS, "all"):
@@ -215,7 +215,7 @@ def print_table(outcomes: list[Outcome]) -> None:
 
 
 def print_speed(pair: Pair, repeats: int) -> None:
-    """Time both trees in turns: processor seconds of `sqsim run`, and the new tree's over the old one's."""
+    """Time both trees in turns: processor seconds of `sqsim run`, and the ratio of the new tree to the old one."""
     print(
         f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; {repeats} pairs, {BATCH} runs each"
     )

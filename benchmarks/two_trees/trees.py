@@ -31,7 +31,7 @@ CRASHED = 70
 
 
 class Ran(NamedTuple):
-    """What a command line came to, and its processor time."""
+    """Result of a command line, and its processor time."""
 
     code: int
     stdout: str
@@ -40,7 +40,7 @@ class Ran(NamedTuple):
 
 
 class Tree:
-    """A process in a folder of its own that runs one `sqsim` command line of a tree after another."""
+    """A process in its own folder that runs `sqsim` command lines of one tree, one after another."""
 
     def __init__(self, tree: Path, folder: Path) -> None:
         self.tree, self.folder = tree, folder
@@ -77,7 +77,7 @@ class Tree:
 
 
 def work(tree: Path) -> None:
-    """Answer command lines from stdin, one JSON list a line, until it ends."""
+    """Run command lines from stdin, one JSON list a line, until it ends."""
     command = tomllib.loads((tree / "pyproject.toml").read_text())["project"]["scripts"]["sqsim"]
     module, _, function = command.partition(":")
     main: Callable[[], object] = getattr(import_module(module), function)
@@ -135,7 +135,7 @@ class Pair(NamedTuple):
 
 @contextmanager
 def pairs(old: Path, new: Path, jobs: int) -> Iterator[list[Pair]]:
-    """Start as many pairs as `jobs` processes allow; with one job the trees of the one pair take turns."""
+    """Start as many pairs as `jobs` processes allow; with one job the two trees of one pair take turns."""
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         folder = Path(temporary)
         found: list[Pair] = []

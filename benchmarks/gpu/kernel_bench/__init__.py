@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of benchmarks/gpu/kernels.py: sizes and cases, checks, races, times, dense products, rivals."""
+"""Parts of benchmarks/gpu/kernels.py: sizes, cases, checks, races, times, dense products, rivals."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each kernel against plain torch on the same inputs: moves bit by bit, scores to rounding, and the tokens they would keep."""
+"""Compare each kernel with plain torch on the same inputs: moves bit by bit, scores to rounding, tokens kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEPT = 4  # one token of so many is kept
 
 
 def check(case: Case) -> dict[str, Any]:
-    """A row of the record; `agrees` says whether the case is right."""
+    """Return a row of the record; `agrees` is true if the case is right."""
     ours, torchs = case.prepare(), case.prepare()
     got, expected = ours.results(ours.run()), torchs.results(torchs.reference())
     row: dict[str, Any] = {"kind": "check", "kernel": case.kernel, "what": case.what, "exact": case.exact}
@@ -39,7 +39,7 @@ def _same_bits(left: Tensor, right: Tensor) -> bool:
 
 
 def _overlap(left: Tensor, right: Tensor) -> float:
-    """Of the best quarter by one, the share that is in the best quarter by the other; over the rows together."""
+    """Return the share of one score's best quarter that is in the other's best quarter, over all rows together."""
     left, right = left.reshape(-1, left.shape[-1]), right.reshape(-1, right.shape[-1])
     count = max(1, left.shape[-1] // KEPT)
     marks = torch.zeros_like(left, dtype=torch.int8)

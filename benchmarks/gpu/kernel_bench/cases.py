@@ -29,7 +29,7 @@ from benchmarks.gpu.kernel_bench.sizes import Size
 
 
 class Prepared(NamedTuple):
-    """Inputs, and what is done with them once: what works in place leaves others behind."""
+    """Inputs with their set-up done once; a kernel that works in place changes them."""
 
     run: Callable[[], Any]
     reference: Callable[[], Any]
@@ -39,7 +39,7 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A public function at one size. `prepare` makes the same inputs every time it is called, fresh ones."""
+    """A public function at one size. Each call of `prepare` makes the same inputs anew."""
 
     kernel: str
     what: str
@@ -49,7 +49,7 @@ class Case:
 
 
 def cases(size: Size, device: torch.device) -> list[Case]:
-    """All kernels, the cheapest to set up first."""
+    """Make the cases of all kernels, the cheapest set-up first."""
     make = _Maker(size, device)
     long, scored = f"{size.context} tokens", f"{size.batch} x {size.context} tokens, 1 layer"
     moved = partial(rivals.moves, size, device)
@@ -218,7 +218,7 @@ def _scored(
 
 
 def _key_bytes(window: Window) -> int:
-    """Bytes of one pass over the keys of all requests."""
+    """Return the bytes of one pass over the keys of all requests."""
     tokens, width = sum(window.rows.lengths), int(window.keys.shape[2])
     return tokens * window.heads * width * int(window.keys.element_size())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dense products at gpt-oss-20b's shapes, hidden size 2,880, which no public table of step times has: bf16, cuBLAS by torch."""
+"""Dense products at gpt-oss-20b's shapes, hidden size 2,880, absent from public step-time tables: bf16, cuBLAS by torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Product(NamedTuple):
 
 
 def products(size: Size) -> list[Product]:
-    """A layer's projections, one expert's two matrices, and the output head (config.json of openai/gpt-oss-20b)."""
+    """Return a layer's projections, one expert's two matrices, and the output head (config.json of openai/gpt-oss-20b)."""
     heads = size.heads * size.group * size.dim
     return [
         Product("qkv", size.hidden, heads + 2 * size.heads * size.dim),
@@ -36,7 +36,7 @@ def products(size: Size) -> list[Product]:
 
 
 def dense(size: Size, device: torch.device, hardware: Hardware) -> Iterator[tuple[str, Any]]:
-    """Each product at each number of tokens: its name and what measures it."""
+    """Return the name and the measuring function of each product at each number of tokens."""
     for product in products(size):
         for tokens in size.tokens:
             if product.name != "lm_head" or tokens <= 512:  # one row a request that gets a token
@@ -44,7 +44,7 @@ def dense(size: Size, device: torch.device, hardware: Hardware) -> Iterator[tupl
 
 
 def _product(product: Product, tokens: int, device: torch.device, hardware: Hardware) -> dict[str, Any]:
-    """A row of the record. Floor: the slower of moving both operands and the result, and of multiplying."""
+    """Return a row of the record. Floor: the slower of moving both operands and the result, and of multiplying."""
     random = sizes.generator(device, 0)
     left = torch.randn(tokens, product.wide, generator=random, device=device, dtype=sizes.DTYPE)
     right = torch.randn(product.out, product.wide, generator=random, device=device, dtype=sizes.DTYPE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels that work in place, on many random cases: what one thread overwrites before another has read it shows as a wrong row.
+"""Run in-place kernels on many random cases: a thread that overwrites a value before another reads it spoils a row.
 
 The interpreter runs one program after the other and cannot show a race; this can. Rows nobody names and all outputs hold
 poison before each launch: NaN in KV, a number that is no slot in tables.
@@ -34,7 +34,7 @@ REACH = 50  # positions
 
 
 def races(size: Size, device: torch.device, until: float) -> Iterator[dict[str, Any]]:
-    """A row a kernel: random cases done, and the numbers of those that came out wrong."""
+    """Yield one row per kernel: the number of random cases run, and the numbers of the wrong ones."""
     for stressed in (_spans, _mask, _shift, _pages, _turned):
         wrong, done = [], 0
         for number in range(size.random_cases):
@@ -53,7 +53,7 @@ def races(size: Size, device: torch.device, until: float) -> Iterator[dict[str, 
 
 
 def poisoned(call: Callable[[], Any]) -> Any:
-    """What a call gives, whose outputs held poison before its kernels ran."""
+    """Return the result of a call whose outputs held poison before its kernels ran."""
     with recording() as launches:
         given = call()
     for launch in launches:
@@ -66,7 +66,7 @@ def poisoned(call: Callable[[], Any]) -> Any:
 
 
 def same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
-    """Bit by bit: a NaN equals itself."""
+    """Compare bit by bit: a NaN equals itself."""
     pairs = zip(left, right, strict=True)
     return all(
         torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8)) for a, b in pairs
@@ -83,7 +83,7 @@ def _copy(rows: Rows) -> Rows:
 
 
 def _cut(rows: Rows, draw: random.Random) -> list[list[tuple[int, int]]]:
-    """Spans at both ends, touching ones and none at all among them."""
+    """Make spans, among them spans at both ends, touching ones and none at all."""
     out = []
     for length in rows.lengths:
         places = sorted(draw.sample(range(length + 1), min(length + 1, draw.choice([0, 2, 2, 8, 60]))))
@@ -93,7 +93,7 @@ def _cut(rows: Rows, draw: random.Random) -> list[list[tuple[int, int]]]:
 
 
 def _buffers(rows: Rows, size: Size, device: torch.device, number: int, page: int = 1) -> Buffers:
-    """Two buffers whose rows are NaN but for the slots that the table names."""
+    """Make two buffers whose rows are NaN except in the slots that the table names."""
     out = []
     for count in range(2):
         tensor = sizes.kv(device, sizes.slots(list(rows.lengths), page), size, number + count)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Others that do the like, timed on the same numbers where they are installed: by name, what sets one up and gives what to time."""
+"""Other libraries' versions of the kernels, timed on the same inputs where installed: set-up function by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Rivals = dict[str, Callable[[], Callable[[], object]]]
 
 
 def moves(size: Size, device: torch.device) -> Rivals:
-    """Rows of all layers to other slots: plain torch; SGLang's pool, whose kernel takes 256 rows a launch."""
+    """Move rows of all layers to other slots: plain torch; SGLang's pool, whose kernel takes 256 rows a launch."""
     order = torch.randperm(2 * size.context, generator=sizes.generator(device, 13), device=device)
     source, target = order[: size.context], order[size.context :]
 
@@ -44,7 +44,7 @@ def moves(size: Size, device: torch.device) -> Rivals:
 
 
 def topk(size: Size, device: torch.device) -> Rivals:
-    """The k best of each row: torch.topk (no order among equals) and FlashInfer's fused lookup; neither makes a mask."""
+    """Select the k best of each row: torch.topk (no order among equals) and FlashInfer's fused lookup; neither makes a mask."""
     count, k = size.batch * size.heads, size.context // 4
     scores = torch.randn(count, size.context, generator=sizes.generator(device, 12), device=device)
 

@@ -16,7 +16,7 @@ DTYPE = torch.bfloat16
 
 @dataclass(frozen=True)
 class Size:
-    """Shapes of gpt-oss-20b's full-attention layers (its config.json), and how much of them; lengths in tokens."""
+    """Shapes of gpt-oss-20b's full-attention layers (its config.json), and amounts to run; lengths in tokens."""
 
     context: int  # of a long request
     batch: int  # requests whose keys are scored together
@@ -54,7 +54,7 @@ def generator(device: torch.device, seed: int) -> torch.Generator:
 def table(
     device: torch.device, lengths: list[int], seed: int, page: int = 1, dtype: torch.dtype = torch.int32
 ) -> Rows:
-    """Rows on distinct slots, shuffled by whole pages; page 0 is never used, as in SGLang."""
+    """Make rows on distinct slots, shuffled by whole pages; page 0 is never used, as in SGLang."""
     random_ = generator(device, seed)
     pages = [-(-length // page) for length in lengths]
     order = torch.randperm(sum(pages), generator=random_, device=device) + 1
@@ -69,12 +69,12 @@ def table(
 
 
 def slots(lengths: list[int], page: int = 1) -> int:
-    """Slots that `table` names, and page 0."""
+    """Number of slots that `table` uses, with page 0."""
     return (sum(-(-length // page) for length in lengths) + 1) * page
 
 
 def kv(device: torch.device, slots_: int, size: Size, seed: int) -> Tensor:
-    """[slots, KV heads, head_dim] of normal numbers."""
+    """Make [slots, KV heads, head_dim] of normal numbers."""
     shape = (slots_, size.heads, size.dim)
     return torch.randn(shape, generator=generator(device, seed), device=device, dtype=DTYPE)
 
@@ -84,7 +84,7 @@ def buffers(device: torch.device, slots_: int, size: Size, seed: int, count: int
 
 
 def spans(length: int, count: int, share: float, seed: int) -> list[tuple[int, int]]:
-    """So many disjoint spans that cover about that share of a row, as evicted tool responses would."""
+    """Make `count` disjoint spans that cover about `share` of a row, as evicted tool responses would."""
     draw = random.Random(f"{seed}-{length}")
     each = length / count
     out = []

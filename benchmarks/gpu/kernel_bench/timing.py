@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times of kernels by device events against the bytes they must move; of whole calls, host included; of rivals."""
+"""Time kernels by device events next to the bytes they must move, whole calls with the host, and rivals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALLS = 7  # whole calls, for their median
 
 
 def timed(case: Case, device: torch.device, hardware: Hardware) -> dict[str, Any]:
-    """A row of the record, seconds. `device_s`: the case's launches alone, on cold caches; `call_s`: the public function."""
+    """Return a row of the record, seconds. `device_s`: the case's launches alone, on cold caches; `call_s`: the whole call."""
     prepared = case.prepare()
     with recording(run=True) as launches:
         prepared.run()
@@ -45,14 +45,14 @@ def timed(case: Case, device: torch.device, hardware: Hardware) -> dict[str, Any
 
 
 def seconds(run: Callable[[], object], device: torch.device) -> list[float]:
-    """Of single runs: by device events with the L2 cache emptied before each; on a CPU by the clock."""
+    """Time single runs: by device events with the L2 cache emptied before each; on a CPU by the clock."""
     if device.type == "cuda":
         return [each / 1e3 for each in triton.testing.do_bench(run, warmup=25, rep=100, return_mode="all")]
     return [_clocked(run, device) for _ in range(2)]
 
 
 def _calls(case: Case, device: torch.device) -> list[float]:
-    """From the call until the device is done, planning and transfers included, on fresh inputs each time."""
+    """Time from the call until the device is done, planning and transfers included, on fresh inputs each time."""
     count = CALLS if device.type == "cuda" else 2
     return [_clocked(case.prepare().run, device) for _ in range(count)]
 
@@ -68,6 +68,6 @@ def _clocked(run: Callable[[], object], device: torch.device) -> float:
 
 
 def spread(took: list[float]) -> dict[str, float]:
-    """Median and deciles."""
+    """Return the median and the deciles."""
     tenths = quantiles(took, n=10, method="inclusive") if len(took) > 1 else took * 9
     return {"median": median(took), "p10": tenths[0], "p90": tenths[-1], "runs": len(took)}
