@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Committed pages: written again, or, with `--check`, compared with the committed text."""
+"""Write the committed pages again, or, with `--check`, compare them with the committed text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_or_check(path: Path, text: str) -> int:
-    """Write and print a page; with `--check` on the command line only say, by an exit code of 1, that it differs."""
+    """Write and print a page; with `--check` on the command line only return exit code 1 if it differs."""
     if "--check" in sys.argv:
         return int(path.read_text(encoding="utf-8") != text)
     path.write_text(text, encoding="utf-8")

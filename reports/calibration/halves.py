@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fitted to half of a set of real runs, the simulation predicts the other half: other tasks, loads, pool and policies.
+"""Fit the simulation to half of a set of real runs, and predict the other half: other tasks, loads, pool, policies.
 
     python reports/calibration/halves.py [--work out/halves] [--again]
 
@@ -67,7 +67,7 @@ PREDICTED = [
 
 
 def scenario_of(run: Run, work: Path, **engine: Any) -> Scenario:
-    """Its scenario; every response is needed by the turn behind it, and by none later."""
+    """Return the run's scenario; the next turn needs every response, and no later turn does."""
     path = work / f"tasks-{run.seed}.jsonl"
     if not path.exists():
         write_tasks(path, [_with_uses(task) for task in tasks(run.seed)])
@@ -83,7 +83,7 @@ def _with_uses(task: Task) -> Task:
 
 
 def measure(work: Path) -> None:
-    """All runs, those of a pool on one server."""
+    """Measure all runs; the runs of one pool share a server."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     for runs in (FITTED, PREDICTED):
@@ -103,7 +103,7 @@ def measure(work: Path) -> None:
 
 
 def judge(work: Path) -> dict[str, Any]:
-    """Fit to one half, and put prediction, interval and measurement of the other side by side."""
+    """Fit to one half; return the prediction, interval and measurement of the other next to each other."""
     found = calibrate([work / run.name for run in FITTED], "tiny-llama-cpu-half")
     profile = work / "tiny-llama-cpu-half.yaml"
     profile.write_text(profile_text(found.profile, "reports/calibration/halves.py"), encoding="utf-8")
@@ -131,7 +131,7 @@ def judge(work: Path) -> dict[str, Any]:
 
 
 def page(found: dict[str, Any]) -> str:
-    """HALVES.md."""
+    """Return the text of HALVES.md."""
     rows = found["rows"]
     inside = sum(row["low"] <= row["measured"] <= row["high"] for row in rows)
     kept = sum(abs(row["error"]) <= row["allowed"] for row in rows)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a profile fitted to some runs of a real SGLang predict others? On a CPU, with a tiny model.
+"""Test whether a profile fitted to some runs of a real SGLang predicts others, on a CPU, with a tiny model.
 
     python reports/calibration/make_calibration.py [--work out/calibration] [--again | --simulated]
 
@@ -65,7 +65,7 @@ SHOWN = (
 
 
 def tasks(seed: int) -> list[Task]:
-    """Agents of six turns with long outputs and tools of a tenth of a second."""
+    """Make agents of six turns with long outputs and tools that take a tenth of a second."""
     draw = random.Random(f"calibration {seed}")
     carries = Carries(usage="synthesised", timing="synthesised", references="absent")
 
@@ -109,7 +109,7 @@ def scenario(work: Path, seed: int, concurrency: int, policy: dict[str, Any], **
 
 
 def measure(work: Path) -> None:
-    """All runs on one server; each record with its schedule and the load average behind it."""
+    """Measure all runs on one server; write each record with its schedule and the load average after it."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     runs = [*FITTED, *((f"test-{n}", 0, 12, NONE) for n in range(1, REPEATS + 1))]
@@ -128,7 +128,7 @@ def measure(work: Path) -> None:
 
 
 def fit(work: Path) -> dict[str, Any]:
-    """Fit a profile, and what was measured of the runs that it did not see."""
+    """Fit a profile; return it with the measurements of the runs that it did not see."""
     directories = [work / name for name, *_ in FITTED]
     found = calibrate(directories, "tiny-llama-cpu")
     PROFILE.write_text(profile_text(found.profile, "reports/calibration/make_calibration.py"), encoding="utf-8")
@@ -155,7 +155,7 @@ def fit(work: Path) -> dict[str, Any]:
 
 
 def predict(found: dict[str, Any], work: Path) -> dict[str, Any]:
-    """Put the simulation and its intervals beside what was measured."""
+    """Put the simulation and its intervals next to the measurements."""
     work.mkdir(parents=True, exist_ok=True)
     sure = intervals(scenario(work, 0, 12, {"name": "none"}, profile=str(PROFILE)))
     rows = []
@@ -178,7 +178,7 @@ def predict(found: dict[str, Any], work: Path) -> dict[str, Any]:
 
 
 def held(row: dict[str, Any]) -> int:
-    """How many of the measured runs the interval holds."""
+    """Count the measured runs that lie in the interval."""
     return sum(row["low"] <= value <= row["high"] for value in row["measured"])
 
 

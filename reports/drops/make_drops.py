@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what a drop costs the next turn, in place and by a new prompt, on a real SGLang on a CPU.
+"""Measure the cost of a drop for the next turn, in place and by a new prompt, on a real SGLang on a CPU.
 
 python reports/drops/make_drops.py            # from the repository's root; starts two servers, writes drops.json and README.md
 python reports/drops/make_drops.py --check    # starts none: is README.md that of drops.json?
@@ -50,7 +50,7 @@ class Case:
 
 
 def start_of(place: str, context: int, dropped: int) -> int:
-    """Right behind the first prompt, in the middle of the rest, or 16 tokens before its end."""
+    """Return the start: right after the first prompt, in the middle of the rest, or 16 tokens before its end."""
     return {
         "early": FIRST,
         "middle": FIRST + (context - FIRST - dropped) // 2,
@@ -154,7 +154,7 @@ def _table(cases: list[Case]) -> str:
 
 
 def read_cases() -> tuple[list[Case], str]:
-    """The committed measurements, and the version of SGLang that they are of."""
+    """Read the committed measurements, and the version of SGLang that made them."""
     found = json.loads((HERE / "drops.json").read_text(encoding="utf-8"))
     return [Case(**case) for case in found["cases"]], found["sglang"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What -56 to -65 % peak tokens and -53 to -71 % KV reads imply for decisions; writes evictions.json and EVICTIONS.md.
+"""Derive what -56 to -65 % peak tokens and -53 to -71 % KV reads imply for decisions; write evictions.json and EVICTIONS.md.
 
     python reports/paper/evictions.py [--jobs 2]    # from the repository's root; about 3 minutes on two idle cores
     python reports/paper/evictions.py --again       # the page alone, from evictions.json
@@ -45,7 +45,7 @@ CAPACITY = 4_000_000
 
 
 def policies() -> list[dict[str, Any]]:
-    """None, the oracle, no error at all, every false rate at full recall, and each value about the centre."""
+    """Return none, the oracle, no errors, every false rate at full recall, and each value around the centre."""
     found: list[dict[str, Any]] = [{"name": "none"}, {"name": "oracle"}]
     perfect = {"name": "sidequest", **CENTRE, "recall": 1.0, "false_rate": 0.0}
     found += [{**perfect, "k": k} for k in (1, 4)]
@@ -74,7 +74,7 @@ def _run(workload: str, policy: dict[str, Any], started_by: int) -> RunRecord:
 
 
 def measure(jobs: int) -> list[dict[str, Any]]:
-    """Every policy on every workload, against `none` and the oracle of that workload."""
+    """Run every policy on every workload; compare it with `none` and the oracle of that workload."""
     work = [(workload, policy) for workload in WORKLOADS for policy in policies()]
     calls = (joblib.delayed(_run)(workload, policy, os.getpid()) for workload, policy in work)
     records = dict(enumerate(joblib.Parallel(jobs)(calls)))

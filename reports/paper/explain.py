@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which worlds explain the published serving run? Writes explanations.json; page.py writes README.md from it.
+"""Find the worlds that explain the published serving run; write explanations.json, from which page.py writes README.md.
 
     python reports/paper/explain.py [--jobs 2]     # from the repository's root; about 15 minutes on two idle cores
 
@@ -83,7 +83,7 @@ LEARNT = ("run_s", "main_tok_s", "all_tok_s", "output_tok_s_peak", "kv_usage_pea
 
 
 class Runs:
-    """What was run, by world and number of tasks; kept in a file, so that nothing is run twice."""
+    """Results by world and number of tasks, kept in a file so that no world runs twice."""
 
     def __init__(self, file: Path, jobs: int) -> None:
         self._file, self._jobs = file, jobs
@@ -92,7 +92,7 @@ class Runs:
         self.curves: list[dict[str, Any]] = data.get("curves", [])
 
     def take(self, points: Iterable[Shares], number: int, stage: str) -> None:
-        """Run these worlds, but for those that were."""
+        """Run these worlds, except those run already."""
         known = {(tuple(row["shares"]), row["tasks"]) for row in self.rows}
         shares = [tuple(round(float(x), 4) for x in point) for point in points]
         new = [each for each in dict.fromkeys(shares) if (each, number) not in known]
@@ -126,12 +126,12 @@ def _curve(shares: Sequence[float], policy: str, at_a_time: int, started_by: int
 
 
 def nearest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows by the distance of their best reading."""
+    """Sort rows by the distance of their best reading."""
     return sorted(rows, key=lambda row: min(w.distance(row["shown"], each) for each in w.READINGS))
 
 
 def families(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The nearest row of each kernel and K: worlds that explain in different ways."""
+    """Return the nearest row of each kernel and K: worlds that explain in different ways."""
     found: dict[tuple[float | str, ...], dict[str, Any]] = {}
     for row in nearest(rows):
         one = w.world(np.array(row["shares"]))
@@ -140,7 +140,7 @@ def families(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def propose(rows: Sequence[dict[str, Any]], number: int, seed: int) -> list[Shares]:
-    """Worlds that a surrogate of what these runs showed takes for the nearest, no two of them neighbours."""
+    """Propose the worlds that a surrogate of these runs predicts to be nearest, no two of them neighbours."""
     known = np.array([row["shares"] for row in rows])
     values = np.log(
         [[max(row["shown"][policy][name], 1e-9) for policy in w.AT for name in LEARNT] for row in rows]
@@ -167,7 +167,7 @@ def propose(rows: Sequence[dict[str, Any]], number: int, seed: int) -> list[Shar
 
 
 def _placed(shares: Shares) -> Shares:
-    """Where a world lies for the surrogate: choices at the middle of their shares."""
+    """Return the surrogate's coordinates of worlds: a choice lies at the middle of its share."""
     placed = shares.copy()
     for at, unknown in enumerate(w.UNKNOWNS.values()):
         if unknown.choices:

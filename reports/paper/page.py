@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""README.md from explanations.json: the nearest worlds, what tells them apart, and what stands in the way.
+"""Write README.md from explanations.json: the nearest worlds, their differences, and the obstacles to a match.
 
 python reports/paper/page.py            # from the repository's root
 python reports/paper/page.py --check    # exit code 1 if the page differs; writes nothing
@@ -42,7 +42,7 @@ MEASURABLE = {
 
 
 class Explained(NamedTuple):
-    """A world with its runs, read as it fits best."""
+    """A world with its runs, in its best reading."""
 
     shares: Sequence[float]
     shown: Mapping[str, Mapping[str, float]]
@@ -115,7 +115,7 @@ def values(found: Sequence[Explained]) -> list[str]:
 
 
 def changes(found: Sequence[Explained]) -> list[str]:
-    """Figure 3's axes: peak tokens and KV reads, SideQuest against uncompressed; and what the evictions cost."""
+    """Return Figure 3's axes, peak tokens and KV reads, SideQuest against uncompressed, and the cost of the evictions."""
     lines = [
         "| world | peak tokens a task | KV reads, main | evicted, then needed |",
         "|---|---:|---:|---:|",
@@ -132,7 +132,7 @@ def changes(found: Sequence[Explained]) -> list[str]:
 
 
 def deciding(found: Sequence[Explained]) -> list[str]:
-    """Measurements by how far apart the worlds are in them: the largest over the smallest value."""
+    """List measurements by how much the worlds differ in them: the largest over the smallest value."""
     rows = []
     for key, what in MEASURABLE.items():
         for policy in ("none",) if key in {"kv_capacity", "wait_s_a_turn", "steps_a_task"} else w.AT:
@@ -155,7 +155,7 @@ def deciding(found: Sequence[Explained]) -> list[str]:
 
 
 def curves(rows: Sequence[dict[str, Any]], found: Sequence[Explained]) -> list[str]:
-    """Of the nearest world of each kernel and K."""
+    """List the curves of the nearest world of each kernel and K."""
     at = sorted({row["at_a_time"] for row in rows})
     lines = [
         "| world | policy | " + " | ".join(f"{number} at a time" for number in at) + " |",
@@ -179,7 +179,7 @@ def curves(rows: Sequence[dict[str, Any]], found: Sequence[Explained]) -> list[s
 
 
 def past(rows: Sequence[dict[str, Any]]) -> str:
-    """At which load one more run of the uncompressed server would tell the families apart best."""
+    """Name the load at which one more run of the uncompressed server would best distinguish the families."""
     at: dict[int, list[float]] = {}
     for row in rows:
         if row["policy"] == "none":
@@ -192,7 +192,7 @@ def past(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def balance(found: Sequence[Explained]) -> list[str]:
-    """Output tokens a task that rate and run time come to, and SideQuest's over the uncompressed run's."""
+    """Compute output tokens a task from rate and run time, and the ratio of SideQuest's to the uncompressed run's."""
     lines = ["| world | tokens a task, none | sidequest | ratio |", "|---|---:|---:|---:|"]
     published = [w.PUBLISHED[policy, "tok_s"] * w.PUBLISHED[policy, "run_s"] / w.TASKS for policy in w.AT]
     rows = [("published", published)]
@@ -206,7 +206,7 @@ def balance(found: Sequence[Explained]) -> list[str]:
 
 
 def obstacle(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Which of the six numbers resist: the best that any world does when one of them is left out."""
+    """Show how hard each of the six numbers is: the best fit of any world without it."""
     lines = ["| left out | largest error of the other five, best world |", "|---|---:|"]
     for left in w.PUBLISHED:
         best = min(
@@ -290,7 +290,7 @@ def page() -> str:
 
 
 def main() -> int:
-    """Write the page; the exit code."""
+    """Write the page; return the exit code."""
     return write_or_check(PAGE, page())
 
 

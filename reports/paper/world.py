@@ -45,7 +45,7 @@ Cluster = Mapping[str, float | str]
 
 
 class Unknown(NamedTuple):
-    """A prior: log-uniform between two values, uniform where `low` is 0 or `linear`, or one of some choices alike."""
+    """A prior: log-uniform between two values, uniform if `low` is 0 or `linear`, or one of equally likely choices."""
 
     low: float
     high: float
@@ -55,7 +55,7 @@ class Unknown(NamedTuple):
     linear: bool = False
 
     def value(self, share: float) -> float | str:
-        """The quantile of the prior."""
+        """Return the quantile of the prior."""
         if self.choices:
             return self.choices[min(int(share * len(self.choices)), len(self.choices) - 1)]
         if self.linear:
@@ -63,7 +63,7 @@ class Unknown(NamedTuple):
         return float(self.low * (self.high / self.low) ** share)
 
     def share(self, value: float | str) -> float:
-        """Where in the prior a value lies: the inverse of `value`, for a choice the middle of its share."""
+        """Return the share of a value in the prior: the inverse of `value`, for a choice the middle of its share."""
         if self.choices:
             return (self.choices.index(str(value)) + 0.5) / len(self.choices)
         number = float(value)
@@ -95,7 +95,7 @@ UNKNOWNS = {
 
 
 class Reading(NamedTuple):
-    """What the paper may mean: which rate, over which time, and what counts as used KV."""
+    """A reading of the paper: which rate, over which time, and which KV counts as used."""
 
     rate: str  # main | all: with aux tokens | peak: the busiest 10 s, main
     usage: str  # used: what nobody could reclaim | held: all but free slots
@@ -105,7 +105,7 @@ READINGS = [Reading(rate, usage) for rate, usage in product(("main", "all", "pea
 
 
 def world(point: np.ndarray) -> dict[str, float | str]:
-    """A point of the unit cube (one share for each unknown, in order) as a world."""
+    """Turn a point of the unit cube (one share for each unknown, in order) into a world."""
     return {
         name: unknown.value(float(share))
         for (name, unknown), share in zip(UNKNOWNS.items(), point, strict=True)
@@ -113,12 +113,12 @@ def world(point: np.ndarray) -> dict[str, float | str]:
 
 
 def shares(one: Cluster) -> np.ndarray:
-    """The point of the unit cube that a world is."""
+    """Turn a world into its point of the unit cube."""
     return np.clip([unknown.share(one[name]) for name, unknown in UNKNOWNS.items()], 0, 1 - 1e-9)
 
 
 def tasks(one: Cluster, number: int) -> list[Task]:
-    """FRAMES-like tasks, longer or shorter; task i is drawn with the same luck in every world."""
+    """Make FRAMES-like tasks, longer or shorter; task i has the same random draws in every world."""
     frames = PROFILES["frames"]
 
     shape = replace(
@@ -134,7 +134,7 @@ def tasks(one: Cluster, number: int) -> list[Task]:
 
 
 def times(sizes: Lognormal, factor: float) -> Lognormal:
-    """The same distribution with every value `factor` times as large; the lower bound stays."""
+    """Scale a distribution: every value times `factor`; the lower bound stays."""
     return sizes._replace(median=sizes.median * factor, high=max(sizes.low, sizes.high * factor))
 
 
@@ -154,7 +154,7 @@ def _waiting(task: Task, factor: float) -> Task:
 
 
 def run(one: Cluster, policy: str, at_a_time: int, number: int = TASKS) -> dict[str, float]:
-    """One run of a world. With fewer tasks than the paper's the rest is added at the mean rate of those that ran."""
+    """Simulate one run of a world. If it has fewer tasks than the paper's, add the rest at the mean rate of those run."""
     cost = profile("gpt-oss-20b", "h100-sxm", f"gpt-oss-20b-h100-sxm-fa3-{one['experts']}")
     cost = cost.model_copy(
         update={"step": cost.step.model_copy(update={"fixed_s": one["host_s"], "per_layer_s": 0.0})}
@@ -200,12 +200,12 @@ def run(one: Cluster, policy: str, at_a_time: int, number: int = TASKS) -> dict[
 
 
 def show(one: Cluster, number: int = TASKS) -> dict[str, dict[str, float]]:
-    """Both published runs, in this world."""
+    """Simulate both published runs in this world."""
     return {policy: run(one, policy, at_a_time, number) for policy, at_a_time in AT.items()}
 
 
 def read(shown: Mapping[str, Mapping[str, float]], reading: Reading) -> dict[tuple[str, str], float]:
-    """The six numbers under one reading."""
+    """Return the six numbers under one reading."""
     rate = {"main": "main_tok_s", "all": "all_tok_s", "peak": "output_tok_s_peak"}[reading.rate]
     usage = {"used": "kv_usage_peak", "held": "kv_held_peak"}[reading.usage]
     names = {"tok_s": rate, "run_s": "run_s", "usage": usage}
@@ -213,11 +213,11 @@ def read(shown: Mapping[str, Mapping[str, float]], reading: Reading) -> dict[tup
 
 
 def errors(shown: Mapping[str, Mapping[str, float]], reading: Reading) -> dict[tuple[str, str], float]:
-    """Signed relative errors of the six numbers."""
+    """Return the signed relative errors of the six numbers."""
     found = read(shown, reading)
     return {key: found[key] / value - 1 for key, value in PUBLISHED.items()}
 
 
 def distance(shown: Mapping[str, Mapping[str, float]], reading: Reading) -> float:
-    """The largest of the six absolute errors."""
+    """Return the largest of the six absolute errors."""
     return max(abs(each) for each in errors(shown, reading).values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare published measurements of whole servers with the cost model; writes SERVERS.md.
+"""Compare published measurements of whole servers with the cost model; write SERVERS.md.
 
     python reports/profiles/check_servers.py            # from the repository's root
     python reports/profiles/check_servers.py --check    # exit code 1 if the page differs; writes nothing
@@ -52,7 +52,7 @@ FACTORS = ("a step", "experts", "dense", "decode attention", "prefill of others"
 
 
 class Server(NamedTuple):
-    """One row: a server, its load, what was measured, and what the roofline says of it."""
+    """One row: a server, its load, its measurements, and the roofline's prediction for it."""
 
     line: str
     gpu: str
@@ -67,7 +67,7 @@ class Server(NamedTuple):
 
     @property
     def queues(self) -> bool:
-        """More requests than the server runs at once: a formula without a queue does not speak of it."""
+        """True if requests wait: more than the server runs at once, where a formula without a queue does not apply."""
         return self.ttft_s > 5.0
 
     @property
@@ -76,7 +76,7 @@ class Server(NamedTuple):
 
     @property
     def fitted(self) -> bool:
-        """Whether a fit may see it."""
+        """True if a fit may see it."""
         return self.in_range and int(hashlib.sha256(self.line.encode()).hexdigest(), 16) % 2 == 1
 
     @property
@@ -86,13 +86,13 @@ class Server(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """A decode step of all requests, each halfway through its output."""
+        """Return the seconds of a decode step of all requests, each halfway through its output."""
         context = self.requests * (self.prompt + self.output // 2)
         return self.cost.step_s(StepWork((), self.requests, context, self.requests * WINDOW))
 
     @property
     def features(self) -> list[float]:
-        """What each of `FACTORS` is multiplied with; their sum is a TPOT."""
+        """Return the terms that `FACTORS` multiply; their sum is a TPOT."""
         shape, terms = geometry(MODEL), self.cost.profile
         context = self.requests * (self.prompt + self.output // 2)
         slopes = self.cost.decode_affine(self.requests)
@@ -126,18 +126,18 @@ def servers() -> list[Server]:
 
 
 def factors(rows: Sequence[Server]) -> Vector:
-    """Non-negative factors that minimise squared relative errors of TPOT."""
+    """Fit non-negative factors that minimise squared relative errors of TPOT."""
     relative = np.array([row.features for row in rows]) / np.array([row.tpot_s for row in rows])[:, None]
     return nnls(relative, np.ones(len(rows)))[0]
 
 
 def errors(rows: Sequence[Server], predicted: Callable[[Server], float]) -> Vector:
-    """Signed relative errors of TPOT."""
+    """Return the signed relative errors of TPOT."""
     return np.array([predicted(row) / row.tpot_s - 1 for row in rows])
 
 
 def unfitted(row: Server) -> float:
-    """The roofline's TPOT."""
+    """Return the roofline's TPOT."""
     return row.step_s + (row.requests - 1) * row.prefill_s / row.output
 
 
@@ -215,7 +215,7 @@ def whole_servers() -> list[str]:
 
 
 def one_prompt(prompt: int, output: int, requests: int, directory: Path) -> Path:
-    """Requests of one prompt length that share nothing but a system prompt of one token."""
+    """Make requests of one prompt length that share nothing but a system prompt of one token."""
     carries = Carries(usage="synthesised", timing="absent", references="absent")
     path = directory / f"{prompt}-{output}-{requests}.jsonl"
     write_tasks(

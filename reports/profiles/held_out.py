@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the errors of the kernel terms on rows that a fit never saw; writes HELD_OUT.md.
+"""Measure the errors of the kernel terms on rows that a fit never saw; write HELD_OUT.md.
 
     python reports/profiles/held_out.py            # from the repository's root
     python reports/profiles/held_out.py --check    # exit code 1 if the page differs; writes nothing
@@ -41,7 +41,7 @@ Predict = Callable[[Mask], Vector]
 
 
 class Kernel(NamedTuple):
-    """The rows of one kernel on one GPU, and how its term is fitted."""
+    """The rows of one kernel on one GPU, and the predictions of a fit to some of them."""
 
     what: str
     gpu: str
@@ -53,13 +53,13 @@ class Kernel(NamedTuple):
         return np.array([made.held_out(line) for line, _ in self.rows])
 
     def errors(self, held: Mask) -> Vector:
-        """Relative errors on the held rows, of a fit to the others."""
+        """Return the relative errors on the held rows, of a fit to the others."""
         errors: Vector = self.predict(~held)[held] / made.seconds(self.rows)[held] - 1
         return errors
 
 
 def linear(rows: Rows, features: dict[str, Vector]) -> Predict:
-    """The fit of make_profiles.py: non-negative least squares on relative errors."""
+    """Fit as make_profiles.py does: non-negative least squares on relative errors."""
     matrix = np.stack(list(features.values()), axis=1)
     relative = matrix / made.seconds(rows)[:, None]
 
@@ -72,7 +72,7 @@ def linear(rows: Rows, features: dict[str, Vector]) -> Predict:
 
 
 def tabled(rows: Rows, fitted: Mask) -> Predict:
-    """The table of make_profiles.py: means by token count, of the rows in `fitted` that may be seen."""
+    """Make the table of make_profiles.py: means by token count, of the rows in `fitted` that the fit may see."""
     tokens, seconds = made.column(rows, "num_tokens"), made.seconds(rows)
 
     def predict(seen: Mask) -> Vector:
@@ -96,7 +96,7 @@ def prefill(gpu: str, window: int) -> Kernel:
 
 
 def moe(gpu: str, engine: str, routing: str) -> Kernel:
-    """Errors on the rows of one routing (`""`: all), of the table that is made of the skewed ones."""
+    """Return the rows of one routing (`""`: all), for errors of the table made of the skewed routings."""
     rows = made.moe_rows(gpu, engine, "")
     skewed = np.array([row["distribution"].startswith("power_law") for _, row in rows])
     mine = np.array([row["distribution"].startswith(routing) for _, row in rows])
@@ -112,7 +112,7 @@ def moe(gpu: str, engine: str, routing: str) -> Kernel:
 
 
 def largest(rows: Rows, group: tuple[str, ...], size: str) -> Mask:
-    """The rows of the largest size in their group."""
+    """Mark the rows of the largest size in their group."""
     keys, sizes = made.column(rows, *group), made.column(rows, size)
     return np.array([own == sizes[keys == key].max() for own, key in zip(sizes, keys, strict=True)])
 
@@ -133,7 +133,7 @@ def kernels() -> list[Kernel]:
 
 
 def beyond(kernel: Kernel) -> Mask:
-    """The extrapolation split."""
+    """Mark the rows of the extrapolation split."""
     if kernel.what.startswith("MoE"):
         return made.column(kernel.rows, "num_tokens") >= 8192
     context = ("isl", "step") if kernel.what.startswith("decode") else ("isl",)
@@ -155,7 +155,7 @@ def splits() -> list[str]:
 
 
 def by_size(gpu: str, group: tuple[str, ...], edges: tuple[int, ...]) -> str:
-    """Held-out decode attention of both windows, by a size."""
+    """Show the errors of held-out decode attention of both windows, by a size."""
     cells = []
     for low, high in zip((0, *edges), (*edges, 10**9), strict=True):
         errors = []
@@ -178,7 +178,7 @@ def grouped(title: str, group: tuple[str, ...], edges: tuple[int, ...]) -> list[
 
 
 def at_24() -> list[str]:
-    """A decode step of 24 requests at 25,000 tokens of context each."""
+    """Show the errors of a decode step of 24 requests at 25,000 tokens of context each."""
     lines = ["| decode step, 24 requests of 25,000 tokens | ms |", "|---|---:|"]
     work = StepWork((), 24, 24 * 25_000, 24 * made.WINDOW)
     shape = geometry(made.MODEL)

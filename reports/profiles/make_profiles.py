@@ -50,7 +50,7 @@ Vector = NDArray[np.float64]
 
 
 class Moe(NamedTuple):
-    """One MoE kernel: whose rows, how its experts are held, how the profile is called."""
+    """One MoE kernel: the source of its rows, how it holds its experts, the name of its profile."""
 
     engine: str
     weights: str
@@ -75,7 +75,7 @@ MOES = (
 
 
 def read(name: str) -> list[tuple[str, Row]]:
-    """(the CSV line, its columns) of a file in data/."""
+    """Read (the CSV line, its columns) of a file in data/."""
     lines = (HERE / "data" / name).read_text(encoding="utf-8").splitlines()
     return list(zip(lines[1:], csv.DictReader(lines), strict=True))
 
@@ -85,7 +85,7 @@ def held_out(line: str) -> bool:
 
 
 def column(rows: Iterable[tuple[str, Row]], *names: str) -> Vector:
-    """The sum of integer columns, by row."""
+    """Sum integer columns, by row."""
     return np.array([sum(int(row[name]) for name in names) for _, row in rows], dtype=float)
 
 
@@ -107,18 +107,18 @@ def span(values: Vector) -> tuple[float, float]:
 
 
 def rounded(value: float) -> float:
-    """Five significant digits: more than the rows carry, and the same on every machine."""
+    """Round to five significant digits: more than the rows carry, and the same on every machine."""
     return float(f"{value:.5g}")
 
 
 def spread(rows: list[tuple[str, Row]], predicted: Vector, held: Vector) -> float:
-    """Root mean square of the relative errors on the rows that the fit never saw."""
+    """Return the root mean square of the relative errors on the rows that the fit never saw."""
     off = (predicted / seconds(rows) - 1)[held == 1]
     return rounded(float(np.sqrt(np.mean(off**2))))
 
 
 def errors(rows: list[tuple[str, Row]], predicted: Vector, held: Vector) -> Fit:
-    """Relative errors on both sides of the split."""
+    """Return the relative errors on both sides of the split."""
     off = np.abs(predicted / seconds(rows) - 1)
     kept, out = off[held == 0], off[held == 1]
     return Fit(
@@ -131,7 +131,7 @@ def errors(rows: list[tuple[str, Row]], predicted: Vector, held: Vector) -> Fit:
 
 
 class Regression(NamedTuple):
-    """Coefficients by name, their covariance in that order, and how well they hold."""
+    """Coefficients by name, their covariance in that order, and their errors."""
 
     values: dict[str, float]
     covariance: Vector
@@ -139,7 +139,7 @@ class Regression(NamedTuple):
     spread: float
 
     def said(self, rows: list[tuple[str, Row]], numbers: dict[str, list[float]]) -> dict[str, Any]:
-        """What a term says of itself. `numbers`: path -> the coefficients' shares in a number that it ships."""
+        """Return a term's rows, fit and spread. `numbers`: path -> the coefficients' shares in a number that it ships."""
         shares = np.array(list(numbers.values()))
         covariance = shares @ self.covariance @ shares.T
         covariance = [[rounded(value) for value in line] for line in covariance]
@@ -148,7 +148,7 @@ class Regression(NamedTuple):
 
 
 def regress(rows: list[tuple[str, Row]], features: dict[str, Vector]) -> Regression:
-    """Non-negative coefficients that minimise squared relative errors."""
+    """Fit non-negative coefficients that minimise squared relative errors."""
     matrix, measured = np.stack(list(features.values()), axis=1), seconds(rows)
     held = np.array([held_out(line) for line, _ in rows], dtype=float)
     relative = matrix / measured[:, None]
@@ -167,13 +167,13 @@ def regress(rows: list[tuple[str, Row]], features: dict[str, Vector]) -> Regress
 
 
 def decode_rows(gpu: str, window: int) -> list[tuple[str, Row]]:
-    """Of batches up to what a server runs."""
+    """Read decode rows of batches up to the size that a server runs."""
     rows = attention(gpu, "generation_attention", window)
     return [(line, row) for line, row in rows if int(row["batch_size"]) <= MAX_REQUESTS]
 
 
 def decode_features(rows: list[tuple[str, Row]], window: int) -> dict[str, Vector]:
-    """Launch floor, requests, requests above the kink, tokens of KV read."""
+    """Return launch floor, requests, requests above the kink, tokens of KV read."""
     requests, context = column(rows, "batch_size"), column(rows, "isl", "step")
     return {
         "fixed_s": np.ones(len(rows)),
@@ -184,7 +184,7 @@ def decode_features(rows: list[tuple[str, Row]], window: int) -> dict[str, Vecto
 
 
 def decode(gpu: str, window: int) -> DecodeTerm:
-    """Decode attention of a layer."""
+    """Fit the decode attention of a layer."""
     rows = decode_rows(gpu, window)
     requests, context = column(rows, "batch_size"), column(rows, "isl", "step")
     found = regress(rows, decode_features(rows, window))
@@ -207,13 +207,13 @@ def decode(gpu: str, window: int) -> DecodeTerm:
 
 
 def frontier(requests: Vector, context: Vector) -> list[tuple[float, float]]:
-    """For each batch size, the largest context measured at that many requests or more."""
+    """Return, for each batch size, the largest context measured at that many requests or more."""
     sizes = sorted(set(requests))
     return [(float(size), float(context[requests >= size].max())) for size in sizes]
 
 
 def prefill_features(rows: list[tuple[str, Row]], window: int) -> dict[str, Vector]:
-    """Launch floor, requests, new tokens, pairs of a new token and one that it attends to."""
+    """Return launch floor, requests, new tokens, pairs of a new token and one that it attends to."""
     requests, length = column(rows, "batch_size"), column(rows, "isl")
     pairs = np.array([window_pairs(int(new), 0, window or int(new)) for new in length], dtype=float)
     return {
@@ -225,7 +225,7 @@ def prefill_features(rows: list[tuple[str, Row]], window: int) -> dict[str, Vect
 
 
 def prefill(gpu: str, window: int) -> PrefillTerm:
-    """Prefill attention of a layer."""
+    """Fit the prefill attention of a layer."""
     rows = attention(gpu, "context_attention", window)
     features = prefill_features(rows, window)
     found = regress(rows, features)
@@ -242,7 +242,7 @@ def prefill(gpu: str, window: int) -> PrefillTerm:
 
 
 def moe_rows(gpu: str, engine: str, routing: str = "power_law") -> list[tuple[str, Row]]:
-    """By default of the two skewed routings (power laws 1.01 and 1.2) that were measured.
+    """Read the MoE rows, by default of the two skewed routings (power laws 1.01 and 1.2) that were measured.
 
     Balanced routing would touch all 32 experts from 8 tokens on, which no router does.
     """
@@ -254,7 +254,7 @@ def moe_rows(gpu: str, engine: str, routing: str = "power_law") -> list[tuple[st
 
 
 def moe(gpu: str, engine: str) -> CurveTerm:
-    """A table by tokens: the mean over the skewed routings."""
+    """Make a table by tokens: the mean over the skewed routings."""
     rows = moe_rows(gpu, engine)
     tokens, held = column(rows, "num_tokens"), np.array([held_out(line) for line, _ in rows], dtype=float)
     curve = Curve(table(tokens[held == 0], seconds(rows)[held == 0]))
@@ -268,7 +268,7 @@ def moe(gpu: str, engine: str) -> CurveTerm:
 
 
 def table(tokens: Vector, times: Vector) -> list[tuple[float, float]]:
-    """Mean time by token count, made non-decreasing (a larger step is never faster)."""
+    """Return the mean time by token count, made non-decreasing (a larger step is never faster)."""
     counts = np.unique(tokens)
     means = np.maximum.accumulate([times[tokens == count].mean() for count in counts])
     return [(float(count), rounded(mean)) for count, mean in zip(counts, means, strict=True)]
@@ -327,7 +327,7 @@ def rounded_term(term: CurveTerm) -> CurveTerm:
 
 
 def all_profiles() -> dict[str, str]:
-    """File name -> text of every measured profile."""
+    """Return file name -> text of every measured profile."""
     made = (make(gpu, kernel) for gpu in ("h100-sxm", "h200-sxm") for kernel in MOES)
     return {f"{profile.name}.yaml": profile_text(profile, MADE_BY) for profile in made}
 

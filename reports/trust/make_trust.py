@@ -59,12 +59,12 @@ class Recorded(NamedTuple):
 
     @property
     def fitted(self) -> bool:
-        """Whether a fit may see it: half of them, by the hash of the name."""
+        """True if a fit may see it: half of them, by the hash of the name."""
         return int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % 2 == 1
 
     @property
     def later(self) -> bool:
-        """Of the second lot of recordings."""
+        """True if it is of the second lot of recordings."""
         return self.name[0] in "XYZ"
 
     @property
@@ -73,7 +73,7 @@ class Recorded(NamedTuple):
 
 
 def recorded() -> list[Recorded]:
-    """Runs of tiny llama on torch's own attention with overlap scheduling: the largest group that shares a server's kind."""
+    """Read tiny llama's runs on torch's own attention with overlap scheduling: the largest group on one kind of server."""
     found = []
     for file in sorted(RECORDINGS.rglob("server.json")):
         server = json.loads(file.read_text())
@@ -124,7 +124,7 @@ def recordings() -> list[str]:
 
 
 def by_usage(fit: StepFit, judged: Sequence[Recorded]) -> list[str]:
-    """The errors of sums of steps, by the KV usage before them."""
+    """Show the errors of sums of steps, by the KV usage before them."""
     groups = {
         "first recordings": [run for run in judged if not run.later],
         "later ones": [run for run in judged if run.later],
@@ -214,7 +214,7 @@ def ranges(term: Term) -> str:
 
 
 def profiles() -> list[str]:
-    """Term by term: where it was measured, and what `--bands` draws of it."""
+    """List, for each term, where it was measured and what `--bands` draws for it."""
     found = shipped_profiles()
     labels = [profile.name.removeprefix(f"{profile.model}-") for profile in found]
     lines = [
