@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage that was written before an output was complete: far fewer tokens than its own text has."""
+"""Mend usage written before its output was complete: it has far fewer tokens than its own text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEAST = 32
 
 
 def mend(steps: Sequence[Step], notes: Notes) -> None:
-    """Replace outputs that cannot be whole by an estimate, held against what the next prompt grew by.
+    """Replace outputs that cannot be whole by an estimate, compared with the growth of the next prompt.
 
     What a step thought is in the next prompt, so what that grew by, less what came in behind the output, is what was
     generated; it bounds the estimate. A hidden thought without a next prompt stays unknown.
@@ -40,7 +40,7 @@ def mend(steps: Sequence[Step], notes: Notes) -> None:
 
 
 def _growth(step: Step, following: Step | None) -> int | None:
-    """What the next prompt of the same context grew by; None if there is none, or it did not grow."""
+    """Compute the growth of the next prompt of the same context; None if there is none, or it did not grow."""
     if following is None or following.restarted or following.prompt is None or step.prompt is None:
         return None
     growth = following.prompt - step.prompt
