@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Anonymise a trace: keep structure, token counts, times and references; remove texts and names.
 
-Each part is built anew from the fields that may stay, so a field that a trace gains later goes until it is named here.
+Each part is built anew from the fields that may stay, so a field that a trace gains later is removed until it is named here.
 Ids become running numbers, not digests: a digest of a known text or path can be recognised.
 """
 

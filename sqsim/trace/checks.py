@@ -31,7 +31,7 @@ class Checks:
             _sizes(task)
             _cursors(task)
         except TraceError as fault:
-            # An imported task has no line of its own, so its id says which one it is.
+            # An imported task has no line of its own, so its id identifies it.
             where = fault.field if line is not None else f"task {task.task_id}: {fault.field}"
             raise TraceError(fault.problem, file=file, line=line, field=where, fix=fault.fix) from None
         self._turns[task.task_id] = len(task.turns)

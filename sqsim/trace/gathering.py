@@ -59,7 +59,7 @@ def gathered(paths: Sequence[Path], format_name: str, evidence: list[Evidence], 
     for path in paths:
         for file in _files(path):
             if file.path.resolve() in seen and file.path.resolve() not in named:
-                continue  # it was read beside another
+                continue  # it was read together with another
             seen.add(file.path.resolve())
             found.number += 1
             try:

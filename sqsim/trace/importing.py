@@ -54,7 +54,7 @@ def import_files(
 
     A file that cannot be read is left out, named and counted, unless `strict` is given or nothing else is left.
     References and tool latencies that a file lacks are drawn (keyed by `seed`), or with "none" left absent. `tokens`
-    (`recorded`, `model`, `scale=X`) says for which model they are counted (`recount.py`). Raises `TraceError`.
+    (`recorded`, `model`, `scale=X`) selects the model that they are counted for (`recount.py`). Raises `TraceError`.
     """
     options = Options(_filling("references", references), _filling("timing", timing), seed, licence)
     recount = Recount.named(tokens)

@@ -3,8 +3,8 @@
 
 Three ways. *Recorded*: gpt-oss's browser numbers its pages, calls name them (`"cursor": 3`), answers cite them
 (`【3†L9-L11】`). *Derived*: an identifier (URL, path, id, long number) that first appeared in a response comes
-back in a later call or answer; one that stood anywhere in the context before is nobody's. *Quoted*, derived too: an
-edit repeats text of a file as a response showed it; of all places that hold the text the newest is meant (quotes.py).
+back in a later call or answer; one that stood in the context before belongs to none. *Quoted*, derived too: an
+edit repeats text of a file as a response showed it; the newest place that holds the text counts (quotes.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def identifiers(text: str) -> set[str]:
 class Mentions:
     """Tracker of one context that finds, for every step, the cursors that its calls and its text refer to.
 
-    Feed it in the order of the context: `heard` what is nobody's response, `opened` each successful response,
+    Feed it in the order of the context: `heard` text that is no response, `opened` each successful response,
     `used` the calls and the answer of each step (before the responses to it).
     """
 

@@ -2,7 +2,7 @@
 """Find the response in the context that showed the text quoted by an edit.
 
 Tools that change a file by text are told the old text (`old_string`, `old_str`, a patch's context lines). A text that
-stands in several places was read from the newest; what the model or a user wrote since is nobody's response.
+stands in several places was read from the newest of them; text that the model or a user wrote since belongs to no response.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def uses_after(steps: Sequence[int], step: int) -> int:
 NEVER = 0.4
 NEXT_ONLY, GEOMETRIC = 0.35, 0.30  # of the used ones; the rest, 0.35, are anchors
 GEOMETRIC_MEAN = 4.0  # steps from the call to the last use
-SILENT_STEPS = 6  # an anchor goes quiet for at least so many steps
+SILENT_STEPS = 6  # the least number of steps in which an anchor is not used
 COMES_BACK = 0.3  # a used response is used by the task's last step as well
 
 

@@ -126,7 +126,7 @@ class RecordedAux(Strict):
 class Turn(Strict):
     """Model call and the tools it called. `uses` are the cursors that its text or calls refer to.
 
-    `template_tokens` enter the context behind the output and belong to no cursor: role markers, and what a
+    `template_tokens` enter the context after the output and belong to no cursor: role markers, and what a
     user wrote. A turn without calls is a message to the user, whose reply comes after `user_wait_s`.
     """
 

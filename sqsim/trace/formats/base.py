@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contract of an importer, and its inputs: a file's values with their places, options, and notes.
 
-An importer is a `Format`: it says by what evidence it recognises a file, and turns the file into tasks. It
+An importer is a `Format`: it names the evidence by which it recognises a file, and turns the file into tasks. It
 labels what the file carries (text, timing, usage, references); what the file lacks is filled in, and
-labelled, by `sqsim.trace.importing`. Notes (`notes.py`) are counted warnings: what had to be changed, and how often.
+labelled, by `sqsim.trace.importing`. Notes (`notes.py`) are counted warnings: each change that was needed, and how often.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from sqsim.trace.formats.notes import Notes
 from sqsim.trace.schema import Source, Task
 
 HEAD_VALUES = 32
-"""Values that an importer sees of a file before it says whether the file is its own."""
+"""Values that an importer sees of a file before it decides whether the file is its own."""
 
 HEAD_LINES = 10_000
-"""Lines in which these values are looked for, where a file begins with lines that say nothing of its format."""
+"""Lines searched for these values, where a file begins with lines that show nothing of its format."""
 
 _SAYING = {"message", "messages", "payload", "requests", "role", "traj"}
-"""Keys of a value that says what its file is; a log may begin with any number of titles and snapshots without them."""
+"""Keys of a value that identifies its file's format; a log may begin with any number of titles and snapshots without them."""
 
 
 Filling = Literal["synthesise", "none"]

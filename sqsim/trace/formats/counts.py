@@ -15,7 +15,7 @@ class Counted(NamedTuple):
     """Model call with its recorded counts.
 
     `tools`: tool results follow it (else a user's text does). The client waits `wait_s` for them, and `after_s`
-    behind them and the sub-agents. `restarted`: its prompt does not continue the one before it.
+    after them and the sub-agents. `restarted`: its prompt does not continue the one before it.
     """
 
     prompt: int

@@ -2,9 +2,9 @@
 """Import mini-swe-agent: lists of messages with fenced commands (version 1), or `mini-swe-agent-1.1` files (2).
 
 A command is a call of `bash`: a fenced block of the output in version 1, a tool call or `extra.actions` in version 2.
-What the environment says comes back as a user's or a tool's message, with its return code. `extra` holds usage and the
+The environment's output comes back as a user's or a tool's message, with its return code. `extra` holds usage and the
 time at which a message was made; where every message has one, tools took what lies between. A last message of the role
-`exit` says how the run ended.
+`exit` tells how the run ended.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 """Import `mooncake_trace`: a request a line, 512-token blocks, AIPerf's `session_id`, `delay` (FORMATS.md).
 
 A line without a session is a task of one step. The lines of a session are its steps: `delay` (ms) is the client's wait
-before each, or `timestamp` says when it was sent. `input_length` is the whole prompt, or what was added to it: AIPerf's
+before each, or `timestamp` is when it was sent. `input_length` is the whole prompt, or the tokens added to it: AIPerf's
 default for these traces is deltas, to which it adds what its server answered (docs/reference/conversation-context-mode.md
-of ai-dynamo/aiperf). Nothing in a file says which, so its blocks have to (`adds_only`).
+of ai-dynamo/aiperf). No field of a file tells which, so its blocks decide (`adds_only`).
 """
 
 from __future__ import annotations

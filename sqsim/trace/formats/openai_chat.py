@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import OpenAI chat messages with tool calls: tau-bench's array, `{"messages": [...]}` a line, or a bare list.
 
-gpt-oss logs are read too (messages.py). Tool definitions beside the messages are part of the prefix.
+gpt-oss logs are read too (messages.py). Tool definitions next to the messages are part of the prefix.
 """
 
 from __future__ import annotations

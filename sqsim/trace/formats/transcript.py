@@ -116,7 +116,7 @@ def _grown(steps: list[Step], usage: list[tuple[int, int]], notes: Notes) -> lis
             steps[index].restarted = True
         if index == len(steps) or steps[index].restarted:
             macro_step = usage[start:index]
-            # What nobody read was never counted; a response has its estimate all the same.
+            # No call read it, so it was never counted; a response still has its estimate.
             unread = steps[index - 1].growth_tokens if index == len(steps) and steps[index - 1].calls else 0
             grown += [*appended([p for p, _ in macro_step], [o for _, o in macro_step], notes), unread]
             start = index

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import `weka_trace`: a file an object, a coding agent's token counts and hashed blocks (FORMATS.md).
+"""Import `weka_trace`: one object a file, a coding agent's token counts and hashed blocks (FORMATS.md).
 
 What the format does not say and the files show:
 - `hash_ids` name the full blocks of a prompt; `hash_id_scope: local` means that they hold within the file.

@@ -2,7 +2,7 @@
 """Find when a sub-agent of a WEKA session ran: the zero of its marker's `t` and of its requests' times.
 
 Older corpora give the end in `t` and its requests' times from its own start; newer ones give the start, and times from
-the session's start. Nothing in a file says which, so the times have to: requests lie inside the run, and no run begins
+the session's start. No field of a file tells which, so the times decide: requests lie inside the run, and no run begins
 before the session does. What can be read both ways follows the file's other sub-agents, else the older form.
 """
 

@@ -158,7 +158,7 @@ class Chain:
             )
             self._waited(sum(heard.wait_s for heard in self._unread))
             self._unread = []
-        elif self._summary:  # the file begins behind a compaction
+        elif self._summary:  # the file begins after a compaction
             self.question = self._summary
         self._flush()
         self._compacted = self._rewound = False

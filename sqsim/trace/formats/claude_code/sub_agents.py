@@ -28,7 +28,7 @@ def started(mains: Mapping[str, Chain], sides: Mapping[str, Chain]) -> dict[str,
     waiting = dict(sorted(sides.items(), key=lambda item: (item[1].started_s or 0.0, item[0])))
     while waiting:
         name = _next(waiting, placed, found)
-        if name is None:  # nobody started it; it may have started others
+        if name is None:  # no call started it; it may have started others
             name = next(iter(waiting))
         placed[name] = waiting.pop(name)
     return found
@@ -74,7 +74,7 @@ def _likely(side: Chain, placed: Mapping[str, Chain], answered: set[int]) -> Sta
 def leave_own_wait(found: Mapping[str, Started], sides: Mapping[str, Chain], placed: Iterable[Chain]) -> None:
     """Remove from a call its wait for sub-agents: they are simulated, and must not be waited for twice.
 
-    What it took behind them, and behind the other tools of its step, is a wait behind the tools.
+    The time that it took after them, and after the other tools of its step, is a wait after the tools.
     """
     ends: dict[int, list[float]] = {}
     for name, each in found.items():

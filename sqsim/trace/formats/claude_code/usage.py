@@ -9,14 +9,14 @@ from sqsim.trace.formats.notes import Notes
 from sqsim.trace.formats.steps import Step
 
 _LEAST = 32
-"""An output of so many tokens that thinks is not taken for the first line of a stream (those have 1 to 8; a guess)."""
+"""A thinking output of at least this many tokens is not taken for a stream's first line (those have 1 to 8; a guess)."""
 
 
 def mend(steps: Sequence[Step], notes: Notes) -> None:
     """Replace outputs that cannot be whole by an estimate, compared with the growth of the next prompt.
 
-    What a step thought is in the next prompt, so what that grew by, less what came in behind the output, is what was
-    generated; it bounds the estimate. A hidden thought without a next prompt stays unknown.
+    A step's thoughts are in the next prompt, so its growth, less what came in after the output, is the generated
+    output; it bounds the estimate. A hidden thought without a next prompt stays unknown.
     """
     for index, step in enumerate(steps):
         if step.output is None:

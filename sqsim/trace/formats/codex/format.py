@@ -144,7 +144,7 @@ class _Family:
         origin = self._made.get(thread.comes_from)
         whole = list(rollout.models)
         copies = self._without_copies(rollout, origin)
-        if copies:  # what came in behind the last copy is what the fork starts with
+        if copies:  # the fork starts with what came in after the last copy
             last = whole[copies - 1].step
             rollout.question, rollout.question_other_tokens = last.user, last.user_other_tokens
         if not rollout.models:
