@@ -37,7 +37,7 @@ WELL_KNOWN_TOOLS = frozenset(
     str_replace_based_edit_tool str_replace_editor submit terminal think tool visit write write_file
     """.split()  # noqa: SIM905 - names are read as words, not as a list with quotes
 )
-"""Tools of public agents (Claude Code, Codex, gpt-oss, OpenHands, SWE-agent, mini-swe-agent): names that say nothing of a user."""
+"""Tools of public agents (Claude Code, Codex, gpt-oss, OpenHands, SWE-agent, mini-swe-agent): names that reveal nothing of a user."""
 
 WELL_KNOWN_LICENCES = frozenset(
     "Apache-2.0 BSD-2-Clause BSD-3-Clause CC-BY-4.0 CC-BY-SA-4.0 CC0-1.0 MIT ODC-By-1.0".split()  # noqa: SIM905 - as above

@@ -156,7 +156,7 @@ def _decompressed(path: Path, chunks: Iterator[bytes]) -> Iterator[bytes]:
 def sha256(path: Path) -> str:
     """Compute a file's sha256; a directory's covers its files and their names. Empty where nothing can be read."""
     if not (path.is_file() or path.is_dir()):
-        return ""  # reading it will say what it is, and what to do
+        return ""  # reading it raises the error that names it and the fix
     total = hashlib.sha256()
     try:
         for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:

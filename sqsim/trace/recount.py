@@ -192,7 +192,7 @@ def _estimated(task: Task, found: Counter[str]) -> Task:
 
 
 _MARKED = {"", "keep_", "template_"}
-"""Counts that hold the markup of messages besides their text."""
+"""Counts that include the markup of messages, in addition to their text."""
 
 
 def _from_text(part: P, found: Counter[str], markup: int = 0) -> P:

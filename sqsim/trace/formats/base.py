@@ -68,7 +68,7 @@ class Format(ABC):
             yield Unit(file, lambda file=file: self.tasks(file, notes))  # type: ignore[misc]  # a default binds it
 
     def beside(self, path: Path) -> list[Path]:  # noqa: ARG002 - most formats have one file a recording
-        """List files that belong to a file of this format; they are read with it even if nobody names them."""
+        """List files that belong to a file of this format; they are read with it even if no path names them."""
         return []
 
 

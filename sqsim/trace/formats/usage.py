@@ -38,7 +38,7 @@ def _prompt(steps: Sequence[Step], index: int) -> int:
         return max(before.prompt or 0, grown if following is None else min(grown, following))
     if following is not None:
         return max(1, following)
-    # A new context of which nothing was recorded: what every context begins with, and what was kept.
+    # A new context without any recorded count: the beginning that all contexts share, and the kept text.
     known = next((step for step in steps if step.prompt is not None), None)
     shared = (known.prompt or 0) if known is not None and known is steps[0] else 0
     return max(1, shared + estimate_tokens(step.kept) + 2 * MARKUP_TOKENS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import `weka_trace`: one object a file, a coding agent's token counts and hashed blocks (FORMATS.md).
 
-What the format does not say and the files show:
+Facts that the format does not state and the files show:
 - `hash_ids` name the full blocks of a prompt; `hash_id_scope: local` means that they hold within the file.
 - A sub-agent's `t` is its end in older corpora, and `t - duration_ms` the moment its parent's request ended; in newer
   ones `t` is its start and its requests' `t` count from the session's start (weka_runs.py).
@@ -131,7 +131,7 @@ class _Session:
         first, last = self._requests[0], self._requests[-1]
         steps = self._steps(children)
         named = len(first.blocks) >= first.prompt // self._block
-        # Cut to full blocks, so that the ids say which sessions of the file share it.
+        # Cut to full blocks, so that the ids tell which sessions of the file share it.
         blocks = min(self._shared_tokens() // self._block, len(first.blocks)) if named else 0
         prefix = Prefix(id=f"weka:{self._digest(*first.blocks[:blocks])}", tokens=blocks * self._block)
         turns, answer = counted_turns(steps, prefix.tokens, self._notes)

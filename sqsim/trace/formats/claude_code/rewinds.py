@@ -2,7 +2,7 @@
 """Find the place of a new event in the tree that `parentUuid` makes of a log.
 
 A log is written in the order of time. An event whose parent is not where the log had got to was written after the user
-went back, or on a second branch: what was said since that parent is not in its context.
+went back, or on a second branch: messages since that parent are not in its context.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Places:
         self.here = START
         self._last = START
         self._of: dict[str, int] = {}  # uuid -> place
-        self._tree = False  # does the log say what follows what?
+        self._tree = False  # does the log link each event to its parent?
 
     def forks_at(self, event: Node) -> int | None:
         """Find the earlier place that the event continues; None if it continues the log's present place."""

@@ -51,7 +51,7 @@ class Model:
 
 @dataclass
 class Rollout:
-    """History of one thread. `counted`: it has token counts; `leads`: each stands before its call's items."""
+    """History of one thread. `counted`: it has token counts; `leads`: each comes before its call's items."""
 
     notes: Notes
     counted: bool
@@ -159,7 +159,7 @@ class Rollout:
         model.step.reasoning_tokens = usage.reasoning
 
     def _count(self, event: Node, now_s: float) -> None:
-        """Assign usage to the previous call or to the next one; a call without items stands by itself."""
+        """Assign usage to the previous call or to the next one; without items it is a call of its own."""
         usage = self._counter.read(event)
         if usage is None:
             return

@@ -12,7 +12,7 @@ from sqsim.trace.formats.base import Node, SourceFile
 from sqsim.trace.formats.messages import ROLES, counts
 
 _WITHIN = ("request", "kwargs", "body", "input", "optional_params", "model_parameters", "params")
-"""Where a request stands inside a line, if its parts do not stand in the line itself."""
+"""Keys that hold a request inside a line, if its parts are not in the line itself."""
 _SESSIONS = (
     "session_id",
     "conversation_id",
@@ -25,7 +25,7 @@ _SESSIONS = (
 _BEGINS, _ENDS = ("startTime", "start_time", "request_start"), ("endTime", "end_time", "timestamp")
 
 Prints = tuple[str, ...]
-"""What messages say, one print a message: equal prints, equal messages."""
+"""Prints of messages, one a message: equal prints mean equal messages."""
 
 
 @dataclass
