@@ -4,7 +4,7 @@
 o200k first cuts a text into pieces (words with the character before them, numbers of up to three digits, runs
 of punctuation, white space) and then into byte pairs. We cut the same way and charge one token a piece and
 one more for every ten letters of a word, every three signs of a run, or every two letters of another script.
-Counts that come from here are labelled `usage: derived`; tests hold it against recorded counts.
+Counts that come from here are labelled `usage: derived`; tests compare it with recorded counts.
 """
 
 from __future__ import annotations

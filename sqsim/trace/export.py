@@ -19,7 +19,7 @@ from sqsim.trace.formats.mooncake import BLOCK_TOKENS
 from sqsim.trace.schema import Answer, Task, Turn
 
 Piece = tuple[str, int, int]
-"""A part of a text: what it is (equal names, equal texts), and its first and last token's index plus one."""
+"""A part of a text: the text's name (equal names, equal texts), and its first and last token's index plus one."""
 
 
 class Export(NamedTuple):

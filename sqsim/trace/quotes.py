@@ -27,7 +27,7 @@ _EDITS = re.compile(r"edit|replace|patch", re.IGNORECASE)
 _NUMBERED = re.compile(r"^[ \t]*\d+(?:\t|→|: |\| ?|:)", re.MULTILINE)
 """A line's number, as `cat -n`, Read and grep -n print it."""
 _LEAST = 6
-"""Characters, without blanks, of a text that a quote can be told by."""
+"""Characters, without blanks, of the shortest text that identifies a quote."""
 
 
 def quoted(tool: str, arguments: Any) -> list[str]:

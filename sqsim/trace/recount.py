@@ -20,7 +20,7 @@ from sqsim.trace.formats.steps import MARKUP_TOKENS
 from sqsim.trace.schema import Answer, Call, Prefix, Question, Reset, Strict, Task, Turn
 
 LEAST, MOST = Fraction(1, 1000), Fraction(1000)
-"""Factors outside are taken for a slip of the pen."""
+"""Factors outside this range are refused, as typing errors."""
 
 _MOST_TOKENS = 10**9  # sqtrace/1's bound of a count
 P = TypeVar("P", Prefix, Question, Reset, Turn, Call, Answer)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schema sqtrace/1, one task a line. `traces/README.md` documents every field; SPEC.md is the contract.
 
-Every `*_tokens` is a count. Beside it a trace may carry the `*_text` and the `*_token_ids` themselves.
+Every `*_tokens` is a count. Next to it a trace may carry the `*_text` and the `*_token_ids` themselves.
 Times are seconds. A *turn* is one model call that calls tools; the `answer` is the last model call.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read and write traces: sqtrace/1 is one task a line, compressed when the name ends in `.zst`.
 
-Both ways are streamed, and whatever is wrong with a file is a `TraceError` that names file, line, field,
+Both ways are streamed, and every fault of a file is a `TraceError` that names file, line, field,
 problem and fix.
 """
 

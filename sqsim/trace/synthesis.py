@@ -2,7 +2,7 @@
 """Synthesise tasks that resemble recorded ones: `synthesise(profile, tasks, seed, scale)`.
 
 The profiles are guesses from FORMATS.md ("What real runs look like", "Generator defaults") and METHOD.md
-("Workloads"); traces/README.md states what they come out as. Every draw is keyed by (seed, purpose, task,
+("Workloads"); traces/README.md gives the resulting figures. Every draw is keyed by (seed, purpose, task,
 turn), so task i is the same whatever the number of tasks and whatever its other turns.
 """
 

@@ -36,7 +36,7 @@ _SAYING = {"message", "messages", "payload", "requests", "role", "traj"}
 
 
 Filling = Literal["synthesise", "none"]
-"""What to do about what a file lacks: draw it, or leave it absent."""
+"""Handling of values that a file lacks: draw them, or leave them absent."""
 
 
 @dataclass(frozen=True)

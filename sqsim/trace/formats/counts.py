@@ -32,7 +32,7 @@ def counted_turns(
     """Make the turns, and of the last step the answer.
 
     What followed the last step is not recorded. It stays a turn when its context was restarted, as only a turn
-    can say so.
+    can state that.
     """
     notes.usage["recorded"] += len(steps)
     grown = _grown(steps, notes)

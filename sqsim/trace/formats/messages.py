@@ -25,7 +25,7 @@ _ERROR = re.compile(
     r"|[A-Za-z_.]*(?:Error|Exception): |\{\s*\"error\"\s*:(?!\s*(?:null|false|0|\"\"|\[\]|\{\})\s*[,}]))",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What a failed call's response begins with: a title, not a word in a sentence."""
+"""Beginning of a failed call's response: a title, not a word in a sentence."""
 
 
 def conversation(value: Any) -> list[Any] | None:

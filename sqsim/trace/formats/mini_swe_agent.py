@@ -3,7 +3,7 @@
 
 A command is a call of `bash`: a fenced block of the output in version 1, a tool call or `extra.actions` in version 2.
 The environment's output comes back as a user's or a tool's message, with its return code. `extra` holds usage and the
-time at which a message was made; where every message has one, tools took what lies between. A last message of the role
+time at which a message was made; where every message has one, the time between is the tools'. A last message of the role
 `exit` tells how the run ended.
 """
 

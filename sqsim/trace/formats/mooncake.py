@@ -110,7 +110,7 @@ def _task(file: SourceFile, name: str, nodes: list[Node], prompts: Sequence[Prom
 def _waits(nodes: Sequence[Node], notes: Notes) -> tuple[list[float], Carried]:
     """Find the client's wait after each line, and its source: `delay`, else the gap between `timestamp`s.
 
-    From a gap a call's own time is taken, which no line holds: `TOKEN_S` a generated token.
+    A gap is reduced by the call's own time, which no line holds: `TOKEN_S` a generated token.
     """
     waits: list[float] = []
     gaps = False

@@ -17,7 +17,7 @@ MARKUP_TOKENS = 4
 class Invocation:
     """Tool call; `text` as the model wrote it; `response` is None if none was recorded.
 
-    `other_tokens` of the response are no text: pictures.
+    `other_tokens` of the response are not text but pictures.
     """
 
     tool: str

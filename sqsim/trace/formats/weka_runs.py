@@ -3,7 +3,7 @@
 
 Older corpora give the end in `t` and its requests' times from its own start; newer ones give the start, and times from
 the session's start. No field of a file tells which, so the times decide: requests lie inside the run, and no run begins
-before the session does. What can be read both ways follows the file's other sub-agents, else the older form.
+before the session does. Times that fit both forms follow the file's other sub-agents, else the older form.
 """
 
 from __future__ import annotations

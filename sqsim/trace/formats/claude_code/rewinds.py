@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find the place of a new event in the tree that `parentUuid` makes of a log.
 
-A log is written in the order of time. An event whose parent is not where the log had got to was written after the user
+A log is written in the order of time. An event whose parent is not at the log's present place was written after the user
 went back, or on a second branch: messages since that parent are not in its context.
 """
 

@@ -19,7 +19,7 @@ _FAILED = re.compile(
     r"|(?:tool call )?error:|err: ",
     re.IGNORECASE,
 )
-"""What Codex writes in place of an output when a call could not be run (`write_stdin failed: ...`)."""
+"""Text that Codex writes in place of an output when a call could not be run (`write_stdin failed: ...`)."""
 
 
 class Output(NamedTuple):
