@@ -9,7 +9,7 @@ LARGEST = 2**31
 
 
 class BadRequestError(Exception):
-    """Refused request, of which nothing was done. SGLang returns the message with status 400."""
+    """Refused request, which changed nothing. SGLang returns the message with status 400."""
 
 
 def whole(value: Any) -> bool:

@@ -3,7 +3,7 @@
 
 The model runs and samples as always; then the sampled token of each forced row is replaced. The row's sequence length
 alone determines the due token: after a step over `seq_len` tokens, output token number `seq_len - n_in` is due.
-SGLang's count of the tokens it already knows lags one step behind under overlap scheduling, and starts anew for the
+SGLang's count of the tokens it already knows lags by one step under overlap scheduling, and starts anew for the
 chunks of a prefill, a retracted request or a session's turn; the sequence length is right in all of them.
 """
 

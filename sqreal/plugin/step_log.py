@@ -4,7 +4,7 @@
 The recordings' README.md (tests/data/sglang-schedules) describes the format; `sqsim lockstep` replays it. Three
 differences from a finished recording, which `sqreal.replay.schedule` removes: times are those of the machine's monotonic clock,
 steps are counted since the server's start, and an event `flush_cache` marks when the cache was emptied, that is, where the
-warm-up ended. `refresh` stands in every round: the counter behind rule 32; SGLang 0.5.16
+warm-up ended. `refresh` stands in every round: the counter of rule 32; SGLang 0.5.16
 has none, and its log has no `ckpt` and `touch` either.
 
 The hooks observe: each calls the original once, with what it was given, and returns what it returned.

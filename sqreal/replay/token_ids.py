@@ -88,7 +88,7 @@ class TokenIds:
 
     @property
     def derived(self) -> int:
-        """Number of segments so far whose ids are derived and stand for no text."""
+        """Number of segments so far whose ids are derived and represent no text."""
         return len(self._first)
 
     def call(self, task: int, prompt: Tokens, output: Tokens) -> tuple[list[int], list[int]]:

@@ -134,7 +134,7 @@ class Client:
                     first_meta = first_meta or meta
                     new = event.get("output_ids") or []
                     whole = len(new) == meta.get("completion_tokens", 0)  # else, as with
-                    # --incremental-streaming-output, what is new
+                    # --incremental-streaming-output, the new part
                     output = new if whole else output + new
                     if "text" in event:
                         text = event["text"] if whole else (text or "") + event["text"]

@@ -3,7 +3,7 @@
 
 The thread reads the main context up to its fork, then the trigger phrase, and generates a reasoning text and
 `{"del_cursors": [...]}` (METHOD.md, Algorithm 1). The model of a real server may write that text itself, and
-`read_decision` parses it. In a simulation a decision model stands for that text (policies/decisions.py).
+`read_decision` parses it. In a simulation a decision model replaces that text (policies/decisions.py).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class GateKeeper:
         self._waiting: dict[str, Signal] = {}
 
     def may_pass(self, name: str, tokens: int, *, may_pause: bool) -> bool:
-        """Ask the gate whether an agent goes on from this boundary; if False, the agent must `wait`."""
+        """Ask the gate whether an agent may continue from this boundary; if False, the agent must `wait`."""
         passed = self._gate.ask(name, tokens, may_pause=may_pause)
         if not passed:
             self._waiting[name] = self._signal()

@@ -93,7 +93,7 @@ class Decisions(Protocol):
 
 
 class Gate(Protocol):
-    """A gate that the agents of one run pass at their boundaries. One agent always goes on, so a run always ends."""
+    """A gate that the agents of one run pass at their boundaries. One agent always continues, so a run always ends."""
 
     def ask(self, name: str, tokens: int, *, may_pause: bool = True) -> bool:
         """Let an agent with a context of `tokens` go on (True), or pause it now (False)."""

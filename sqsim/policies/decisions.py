@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The declared model of an aux thread's decision: an independent Bernoulli for every open cursor (SPEC.md, "Aux threads").
 
-A simulation runs no language model, so this model stands for one. It judges by what the task will still need. Only this
+A simulation runs no language model, so this model replaces one. It judges by what the task will still need. Only this
 file, `oracle.py` and `metrics.py` may read references (law 4).
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digest of a third party's policy: an edited policy gets another digest, so no old result stands for it.
+"""Digest of a third party's policy: an edited policy gets another digest, so no old result is taken for its own.
 
 Source files stand for a class that lies in one; compiled code and plain values stand for a class of a notebook.
 """
@@ -30,7 +30,7 @@ _INSTALLED = tuple(
 def digest(kind: type[Policy], distribution: Distribution | None = None) -> str:
     """Compute the sha256 of a policy: all Python files of its distribution, of its package and of its own imports.
 
-    Imports count where they lie beside the policy, outside the installed packages. A class without a file counts by its
+    Imports count where they lie next to the policy, outside the installed packages. A class without a file counts by its
     class variables, private attributes, keys and methods, and by the plain values that its code names.
     """
     source = _Source()

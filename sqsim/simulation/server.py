@@ -15,7 +15,7 @@ from sqsim.models.serving.request import Request
 class Submission:
     """A submitted request and the times of its progress. `done` carries None, or the name of the failure.
 
-    `first_token` is triggered by the first token, or by the end of a request without one; None where nobody waits for it.
+    `first_token` is triggered by the first token, or by the end of a request without one; None where no agent waits for it.
     """
 
     request: Request

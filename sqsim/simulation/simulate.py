@@ -138,7 +138,7 @@ class Simulation:
         return happened
 
     def describe(self) -> dict[str, Any]:
-        """Return the content of run.json: what was run, and on what evidence."""
+        """Return the content of run.json: the run, and the evidence for it."""
         resolved, paused = self.resolved, self._happened.pauses
         return {
             **self.agents.describe(),

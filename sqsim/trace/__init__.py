@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Agent traces: what was recorded, how it is stored, where it comes from."""
+"""Agent traces: their schema, their files, their import and their statistics."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace without what was said: structure, token counts, times and references stay; texts and names go.
+"""Anonymise a trace: keep structure, token counts, times and references; remove texts and names.
 
-Each part is built anew from the fields that may stay, so a field that a trace gains later goes until it is named here.
+Each part is built anew from the fields that may stay, so a field that a trace gains later is removed until it is named here.
 Ids become running numbers, not digests: a digest of a known text or path can be recognised.
 """
 
@@ -37,7 +37,7 @@ WELL_KNOWN_TOOLS = frozenset(
     str_replace_based_edit_tool str_replace_editor submit terminal think tool visit write write_file
     """.split()  # noqa: SIM905 - names are read as words, not as a list with quotes
 )
-"""Tools of public agents (Claude Code, Codex, gpt-oss, OpenHands, SWE-agent, mini-swe-agent): names that say nothing of a user."""
+"""Tools of public agents (Claude Code, Codex, gpt-oss, OpenHands, SWE-agent, mini-swe-agent): names that reveal nothing of a user."""
 
 WELL_KNOWN_LICENCES = frozenset(
     "Apache-2.0 BSD-2-Clause BSD-3-Clause CC-BY-4.0 CC-BY-SA-4.0 CC0-1.0 MIT ODC-By-1.0".split()  # noqa: SIM905 - as above
@@ -46,25 +46,25 @@ WELL_KNOWN_LICENCES = frozenset(
 
 
 def anonymised(tasks: Iterable[Task]) -> Iterator[Task]:
-    """The tasks without texts and names, in their order; equal ids stay equal."""
+    """Yield the tasks in order, without texts and names; equal ids stay equal."""
     numbers = _Numbers()
     for task in tasks:
         yield _task(task, numbers)
 
 
 class _Numbers:
-    """Running numbers for names, in the order in which they come."""
+    """Counter that numbers names in the order in which they appear."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str | int, int]] = {}
 
     def of(self, kind: str, name: str | int) -> int:
-        """The number of a name, from 1; a new one if the name is new."""
+        """Return the number of a name, from 1; a new name gets a new number."""
         known = self._known.setdefault(kind, {})
         return known.setdefault(name, len(known) + 1)
 
     def named(self, kind: str, name: str) -> str:
-        """`kind-1` and so on."""
+        """Name it by its number: `kind-1` and so on."""
         return f"{kind}-{self.of(kind, name)}"
 
 
@@ -102,7 +102,7 @@ def _task(task: Task, numbers: _Numbers) -> Task:
 
 
 def _question(question: Question, numbers: _Numbers) -> Question:
-    """The question; its blocks are numbered, as ids may be hashes of text."""
+    """Anonymise the question; its blocks are numbered, as ids may be hashes of text."""
     hashes = question.hash_ids
     return Question(
         tokens=question.tokens,
@@ -124,7 +124,7 @@ def _turn(turn: Turn, numbers: _Numbers) -> Turn:
 
 
 def _call(call: Call, numbers: _Numbers) -> Call:
-    """The call; an error begins with the response's text, so that it failed is all that stays of it."""
+    """Anonymise a call; of an error only the fact remains, as its text begins like the response's."""
     return Call(
         tool=call.tool if call.tool in WELL_KNOWN_TOOLS else numbers.named("tool", call.tool),
         call_tokens=call.call_tokens,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a schema cannot say about a trace: how its parts refer to each other.
+"""Checks that a schema cannot express: how the parts of a trace refer to each other.
 
 `Checks` reads tasks one by one in file order, so a stream needs no second pass: ids must be new, and a
 sub-agent's line follows its parent's.
@@ -18,20 +18,20 @@ MOST_DEPTH = 100
 
 
 class Checks:
-    """Checks each task against itself and against the tasks before it."""
+    """Checker of each task against itself and against the tasks before it."""
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}  # task id -> number of turns
         self._depth: dict[str, int] = {}  # sub-agent -> sub-agents above it, itself counted
 
     def task(self, task: Task, *, file: str | Path | None = None, line: int | None = None) -> Task:
-        """The task itself, if it is sound; else a `TraceError` that names the field."""
+        """Return the task if it is sound; else raise a `TraceError` that names the field."""
         try:
             self._lineage(task)
             _sizes(task)
             _cursors(task)
         except TraceError as fault:
-            # An imported task has no line of its own, so its id says which one it is.
+            # An imported task has no line of its own, so its id identifies it.
             where = fault.field if line is not None else f"task {task.task_id}: {fault.field}"
             raise TraceError(fault.problem, file=file, line=line, field=where, fix=fault.fix) from None
         self._turns[task.task_id] = len(task.turns)
@@ -40,7 +40,7 @@ class Checks:
         return task
 
     def forget(self, task: Task) -> None:
-        """Take a task back that was checked and is left out after all."""
+        """Forget a checked task that is left out after all."""
         self._turns.pop(task.task_id, None)
         self._depth.pop(task.task_id, None)
 
@@ -149,7 +149,7 @@ def _blocks(question: Question) -> None:
 
 
 def _token_ids(part: Strict, where: str) -> None:
-    """Where token ids are given, there are as many as the count beside them says."""
+    """Check that given token ids are as many as their field's token count."""
     for name in _id_fields(type(part)):
         ids = getattr(part, name)
         if ids is None:
@@ -165,7 +165,7 @@ def _id_fields(kind: type[Strict]) -> tuple[str, ...]:
 
 
 def _cursors(task: Task) -> None:
-    """A cursor is opened once, by a successful call, and used only after that and before a reset closes it."""
+    """Check that a successful call opens each cursor once, and that it is used only from then to a reset."""
     known: set[int] = set()
     open_: set[int] = set()
     for index, turn in enumerate(task.turns):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many tokens a text has, without a tokenizer: an estimate of o200k's count by counting its pieces.
+"""Estimate a text's tokens without a tokenizer: the pieces of the text approximate o200k's count.
 
 o200k first cuts a text into pieces (words with the character before them, numbers of up to three digits, runs
 of punctuation, white space) and then into byte pairs. We cut the same way and charge one token a piece and
 one more for every ten letters of a word, every three signs of a run, or every two letters of another script.
-Counts that come from here are labelled `usage: derived`; tests hold it against recorded counts.
+Counts that come from here are labelled `usage: derived`; tests compare it with recorded counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LETTERS, _SIGNS, _OTHER = 11, 4, 3
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimated tokens of a text; 0 for the empty one, at least 1 for any other."""
+    """Estimate the tokens of a text; 0 for the empty one, at least 1 for any other."""
     if not text:
         return 0
     tokens = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces for other simulators: Mooncake lines with AIPerf's sessions (FORMATS.md, mooncake_trace).
+"""Export traces for other simulators: Mooncake lines with AIPerf's sessions (FORMATS.md, mooncake_trace).
 
 Each step is a line: `session_id`, `input_length` (the whole prompt), `output_length`, `hash_ids` (one a block
 of 512 tokens; equal ids mean equal blocks with equal blocks before them), and `timestamp` (ms, first line of a
@@ -19,11 +19,11 @@ from sqsim.trace.formats.mooncake import BLOCK_TOKENS
 from sqsim.trace.schema import Answer, Task, Turn
 
 Piece = tuple[str, int, int]
-"""A part of a text: what it is (equal names, equal texts), and its first and last token's index plus one."""
+"""A part of a text: the text's name (equal names, equal texts), and its first and last token's index plus one."""
 
 
 class Export(NamedTuple):
-    """What was written, and what the format cannot say (and how often)."""
+    """Summary of an export: what was written, and how often the format could not express something."""
 
     tasks: int
     lines: int
@@ -55,7 +55,7 @@ def export_mooncake(tasks: Iterable[Task], path: str | Path) -> Export:
 
 
 class _Blocks:
-    """Numbers blocks by their content and by all that precedes it, from 0 in order of appearance."""
+    """Counter of blocks: a block's content and all that precedes it get a number, from 0 in order of appearance."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[int, tuple[Piece, ...]], int] = {}

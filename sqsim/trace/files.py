@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes on disk as numbered lines of text: plain, gzip or zstd, streamed, every fault named."""
+"""Read files as numbered lines of text: plain, gzip or zstd, streamed; every fault names its place."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
 def compressed(path: Path) -> bool:
-    """Whether the name says that the file is zstd-compressed."""
+    """Whether the file's name ends as that of a zstd-compressed file."""
     return path.suffix == ".zst"
 
 
 def plain_name(path: Path) -> str:
-    """The file's name without the ending of its compression."""
+    """Strip the ending of its compression from a file's name."""
     return path.name.removesuffix(".zst").removesuffix(".gz")
 
 
 def check_free(path: Path, overwrite: bool) -> None:
-    """Refuse to replace a file that nobody allowed us to replace, and whatever is no plain file."""
+    """Refuse to write over a file without permission, or over anything that is not a plain file."""
     if path.is_dir():
         raise InputError(f"{path}: is a directory; name a file")
     if path.exists() and not path.is_file():
@@ -41,7 +41,7 @@ def check_free(path: Path, overwrite: bool) -> None:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write, compressed if its name says so, that appears under its name only if all of it was written.
+    """Open a file to write, compressed if its name ends so; it appears under its name only when complete.
 
     Directories above it are made. RunError: it cannot be written.
     """
@@ -67,7 +67,7 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file that hold anything, with their numbers from 1; a `TraceError` where bytes are no text."""
+    """Yield the non-empty lines of a file with their numbers from 1; raise a `TraceError` where bytes are no text."""
     rest, number = b"", 0
     for chunk in _chunks(path):
         *whole, rest = (rest + chunk).split(b"\n")
@@ -154,9 +154,9 @@ def _decompressed(path: Path, chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def sha256(path: Path) -> str:
-    """A file's sha256; a directory's covers its files and their names. Empty where nothing can be read."""
+    """Compute a file's sha256; a directory's covers its files and their names. Empty where nothing can be read."""
     if not (path.is_file() or path.is_dir()):
-        return ""  # reading it will say what it is, and what to do
+        return ""  # reading it raises the error that names it and the fix
     total = hashlib.sha256()
     try:
         for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files an import reads, and as what: paths in, files by format out.
+"""Gather the files that an import reads, by format.
 
 A directory gives every file in it whose name ends as a recording's does. A format may name further files that belong
 to one (a session's sub-agents); they are read with it.
@@ -26,7 +26,7 @@ IMPORTABLE = f"importable are {SCHEMA}, {', '.join(FORMATS)}"
 
 
 class Evidence(NamedTuple):
-    """A file and why it was taken for what it is: `weka_trace: one object with id, ...`."""
+    """File and the reason for its format: `weka_trace: one object with id, ...`."""
 
     path: str
     text: str
@@ -34,7 +34,7 @@ class Evidence(NamedTuple):
 
 @dataclass
 class Gathered:
-    """The files of an import by format, in the order in which the formats' first files came.
+    """Files of an import by format, in the order in which the formats' first files came.
 
     `number` counts all files that were looked at.
     """
@@ -51,7 +51,7 @@ class Gathered:
 
 
 def gathered(paths: Sequence[Path], format_name: str, evidence: list[Evidence], notes: Notes) -> Gathered:
-    """Every file of the paths, recognised or left out. Raises `TraceError` if the import is strict or has no file else."""
+    """Gather all files of the paths, recognised or left out. `TraceError`: a strict import, or none is left."""
     found = Gathered()
     named = {path.resolve() for path in paths}
     seen: set[Path] = set()
@@ -59,7 +59,7 @@ def gathered(paths: Sequence[Path], format_name: str, evidence: list[Evidence], 
     for path in paths:
         for file in _files(path):
             if file.path.resolve() in seen and file.path.resolve() not in named:
-                continue  # it was read beside another
+                continue  # it was read together with another
             seen.add(file.path.resolve())
             found.number += 1
             try:
@@ -95,7 +95,7 @@ def _files(path: Path) -> Iterator[SourceFile]:
 
 
 def _recognise(file: SourceFile, format_name: str, evidence: list[Evidence]) -> Format | str:
-    """The file's format, SCHEMA for our own. Raises `TraceError` if no importer knows it."""
+    """Find the file's format; SCHEMA for our own. Raises `TraceError` if no importer knows it."""
     if format_name != "auto":
         evidence.append(Evidence(str(file.path), f"{format_name}: as told"))
         return FORMATS.get(format_name, SCHEMA)

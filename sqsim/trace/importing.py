@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From any importable file to checked tasks: recognise the format, import, fill in what is missing, label it."""
+"""Import any known file as checked tasks: recognise the format, import, fill in what is missing, label it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class ImportReport:
-    """What an import found: the tasks, what each file was taken for, what had to be changed, and what was left out."""
+    """Report of an import: the tasks, the format of each file, the changes made, and the files left out."""
 
     tasks: list[Task] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
@@ -50,11 +50,11 @@ def import_files(
     licence: str | None = None,
     strict: bool = False,
 ) -> ImportReport:
-    """Import files and directories, in the order given; ids must be new across all of them.
+    """Import files and directories in the order given; ids must be unique across all of them.
 
     A file that cannot be read is left out, named and counted, unless `strict` is given or nothing else is left.
     References and tool latencies that a file lacks are drawn (keyed by `seed`), or with "none" left absent. `tokens`
-    (`recorded`, `model`, `scale=X`) says for which model they are counted (`recount.py`). Raises `TraceError`.
+    (`recorded`, `model`, `scale=X`) selects the model that they are counted for (`recount.py`). Raises `TraceError`.
     """
     options = Options(_filling("references", references), _filling("timing", timing), seed, licence)
     recount = Recount.named(tokens)
@@ -79,7 +79,7 @@ def _filling(name: str, value: str) -> Filling:
 
 
 def stream(path: str | Path) -> Iterator[Task]:
-    """The tasks of one file or directory as a stream; what an import changed is logged at its end."""
+    """Stream the tasks of one file or directory; the changes that the import made are logged at the end."""
     notes = Notes()
     yield from _imported([Path(path)], "auto", Options(), notes, [])
     for name, reason in notes.left_out:
@@ -122,7 +122,7 @@ def _imported(
 
 
 def _tasks(unit: Unit, options: Options, notes: Notes, checks: Checks) -> Iterator[Task]:
-    """The tasks of one unit, filled in and checked."""
+    """Yield the tasks of one unit, filled in and checked."""
     path = unit.file.path
     empty = silent = True
     try:
@@ -139,7 +139,7 @@ def _tasks(unit: Unit, options: Options, notes: Notes, checks: Checks) -> Iterat
 
 
 def _whole(tasks: Iterator[Task], path: Path, notes: Notes, checks: Checks) -> list[Task]:
-    """All tasks of a unit, or none if one of them cannot be read."""
+    """Return all tasks of a unit, or none if one of them cannot be read."""
     whole: list[Task] = []
     before, usage = dict(notes), notes.usage.copy()
     try:
@@ -162,7 +162,7 @@ def _cut_off(fault: TraceError, notes: Notes) -> None:
 
 
 def _nothing(paths: Sequence[Path], notes: Notes) -> TraceError:
-    """The error of an import of several files that gives no task."""
+    """Build the error for an import of several files that gives no task."""
     first = notes.left_out[0] if notes.left_out else None
     return TraceError(
         "holds nothing that can be imported" + (f" ({first.path}: {first.reason})" if first else ""),
@@ -172,7 +172,7 @@ def _nothing(paths: Sequence[Path], notes: Notes) -> TraceError:
 
 
 def filled(task: Task, options: Options) -> Task:
-    """The task with tool latencies and references drawn where it has none, and labelled so."""
+    """Draw the tool latencies and references that a task lacks, and label them so."""
     if options.timing == "synthesise" and task.carries.timing == "absent" and task.turns:
         task = _with_latencies(task, options.seed)
     if options.references == "synthesise" and task.carries.references == "absent":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long tools take, where a recording does not say: FORMATS.md, "Tool latency is a mixture".
+"""Draw tool latencies for recordings without them: FORMATS.md, "Tool latency is a mixture".
 
 The classes are guesses from the figures there: file tools 0.01-0.05 s; shell p50 1.65 s, p99 27 s;
 sub-agents 60 s; web calls 0.2-4 s around 2 s, with some at 16-19 s. A tool of no known class counts as web.
@@ -23,12 +23,12 @@ _WEB_SLOW = 0.04
 
 
 def tool_class(tool: str) -> str:
-    """`subagent`, `shell`, `file` or `web`, by the tool's name."""
+    """Classify a tool by its name: `subagent`, `shell`, `file` or `web`."""
     return next((name for name, pattern in _CLASSES if pattern.search(tool)), "web")
 
 
 def tool_latency_s(tool: str, draws: np.random.Generator) -> float:
-    """One latency in seconds, in whole milliseconds."""
+    """Draw one latency in seconds, rounded to whole milliseconds."""
     kind = tool_class(tool)
     if kind == "file":
         seconds = draws.uniform(0.01, 0.05)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which earlier tool responses a text refers to, found in the text itself (METHOD.md, "last use").
+"""Find in a text the earlier tool responses that it refers to (METHOD.md, "last use").
 
 Three ways. *Recorded*: gpt-oss's browser numbers its pages, calls name them (`"cursor": 3`), answers cite them
 (`【3†L9-L11】`). *Derived*: an identifier (URL, path, id, long number) that first appeared in a response comes
-back in a later call or answer; one that stood anywhere in the context before is nobody's. *Quoted*, derived too: an
-edit repeats text of a file as a response showed it; of all places that hold the text the newest is meant (quotes.py).
+back in a later call or answer; one that stood in the context before belongs to none. *Quoted*, derived too: an
+edit repeats text of a file as a response showed it; the newest place that holds the text counts (quotes.py).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _LATEST = -1
 
 
 def identifiers(text: str) -> set[str]:
-    """The identifiers in a text, without the punctuation that ends a sentence."""
+    """Find the identifiers in a text, without the punctuation that ends a sentence."""
     return {match.group().rstrip(".,;:!?") for match in _IDENTIFIER.finditer(text)}
 
 
 class Mentions:
-    """Follows one context; tells for every step which cursors its calls and its text refer to.
+    """Tracker of one context that finds, for every step, the cursors that its calls and its text refer to.
 
-    Feed it in the order of the context: `heard` what is nobody's response, `opened` each successful response,
+    Feed it in the order of the context: `heard` text that is no response, `opened` each successful response,
     `used` the calls and the answer of each step (before the responses to it).
     """
 
@@ -53,16 +53,16 @@ class Mentions:
         return bool(self._page)
 
     def heard(self, text: str) -> None:
-        """A text of the system, the user or a failed call: what it names first is no response's."""
+        """Note a text of the system, the user or a failed call: names that appear first here belong to no response."""
         self._seen |= identifiers(text)
         self._quotes.stands(text)
 
     def spoke(self, text: str) -> None:
-        """The model's own words. They may quote a response, and are no source of what a later edit quotes."""
+        """Note the model's own words: they may quote a response, and later edits do not quote them."""
         self._seen |= identifiers(text)
 
     def opened(self, cursor: int, tool: str, text: str) -> None:
-        """A successful response, new in the context."""
+        """Note a successful response, which is new in the context."""
         label = _LABEL.match(text) if _browses(tool) else None
         if label is not None:
             self._latest = int(label.group(1))
@@ -73,7 +73,7 @@ class Mentions:
         self._quotes.stands(text, cursor)
 
     def used(self, calls: Iterable[tuple[str, str, Any]], text: str) -> list[int]:
-        """Cursors that a step refers to; a call is its tool, its text and its arguments."""
+        """Find the cursors that a step refers to; a call is its tool, its text and its arguments."""
         calls = list(calls)
         spoken = " ".join([text, *(call_text for _, call_text, _ in calls)])
         if self.recorded:
@@ -91,13 +91,13 @@ class Mentions:
         return sorted(found)
 
     def closed(self) -> None:
-        """A compaction: nothing that was read before can be referred to."""
+        """Note a compaction: nothing read before it can be referred to."""
         self._owner.clear()
         self._page.clear()
         self._quotes.closed()
 
     def _named(self, tool: str, arguments: Any) -> int | None:
-        """The page that `open` and `find` work on; they take the latest one unless told otherwise."""
+        """Find the page that `open` and `find` work on: the latest one unless they name another."""
         if not _browses(tool) or tool.endswith("search") or not isinstance(arguments, dict):
             return None
         page = arguments.get("cursor", _LATEST)

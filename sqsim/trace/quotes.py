@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text that an edit quotes: which response of the context showed it.
+"""Find the response in the context that showed the text quoted by an edit.
 
 Tools that change a file by text are told the old text (`old_string`, `old_str`, a patch's context lines). A text that
-stands in several places was read from the newest; what the model or a user wrote since is nobody's response.
+stands in several places was read from the newest of them; text that the model or a user wrote since belongs to no response.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _EDITS = re.compile(r"edit|replace|patch", re.IGNORECASE)
 _NUMBERED = re.compile(r"^[ \t]*\d+(?:\t|→|: |\| ?|:)", re.MULTILINE)
 """A line's number, as `cat -n`, Read and grep -n print it."""
 _LEAST = 6
-"""Characters, without blanks, of a text that a quote can be told by."""
+"""Characters, without blanks, of the shortest text that identifies a quote."""
 
 
 def quoted(tool: str, arguments: Any) -> list[str]:
-    """The texts that a call repeats from a file; none for a tool that edits nothing."""
+    """List the texts that a call quotes from a file; none for a tool that does not edit."""
     return [text for text in _old_texts(arguments, edits=bool(_EDITS.search(tool))) if _tellable(text)]
 
 
@@ -51,7 +51,7 @@ def _old_texts(value: Any, *, edits: bool) -> Iterator[str]:
 
 
 def _patched(patch: str) -> Iterator[str]:
-    """The stretches of lines that a patch expects in the file: kept and removed ones."""
+    """List the runs of lines that a patch expects in the file: kept and removed ones."""
     macro_step: list[str] = []
     for line in [*patch.split("\n"), "@@"]:
         if line[:1] in {" ", "-"} and not line.startswith("---"):
@@ -66,29 +66,29 @@ def _tellable(text: str) -> bool:
 
 
 def _normal(text: str) -> str:
-    """The text without line numbers, each stretch of blanks as one: what a quote keeps of it."""
+    """Normalise a text for comparison: no line numbers, each run of blanks as one."""
     return " ".join(_NUMBERED.sub("", text).split())
 
 
 class Quotes:
-    """The texts of one context, in order, with the cursor of each response."""
+    """Texts of one context, in order, with the cursor of each response."""
 
     def __init__(self) -> None:
         self._texts: list[tuple[str, int | None]] = []
         self._raw: list[tuple[str, int | None]] = []  # not yet normal: most are never asked for
 
     def stands(self, text: str, cursor: int | None = None) -> None:
-        """A text enters the context, a response if it has a cursor."""
+        """Note a text that enters the context; a response comes with its cursor."""
         if text:
             self._raw.append((text, cursor))
 
     def wrote(self, arguments: Any) -> None:
-        """The new text among a call's arguments: the model's own, which later edits may quote."""
+        """Note the new text in a call's arguments: the model wrote it, and later edits may quote it."""
         for text in _strings(arguments):
             self.stands(text)
 
     def sources(self, texts: Iterable[str]) -> set[int]:
-        """The cursors of the responses that the texts are quoted from."""
+        """Find the cursors of the responses that the texts are quoted from."""
         found: set[int] = set()
         for text in texts:
             cursor = self._newest(_normal(text))
@@ -97,7 +97,7 @@ class Quotes:
         return found
 
     def closed(self) -> None:
-        """A compaction: what stood before is gone."""
+        """Note a compaction: earlier texts have left the context."""
         self._texts.clear()
         self._raw.clear()
 

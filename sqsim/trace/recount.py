@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token counts for the model that is simulated: counted again from the texts, or multiplied.
+"""Change token counts for the simulated model: count the texts again, or multiply.
 
 A recording counts with the tokenizer of the model that was recorded; another one cuts the same text into more or fewer
 tokens. `model` estimates each text (`estimate.py`). `scale=X` multiplies every count and keeps a prompt the sum of its
@@ -20,7 +20,7 @@ from sqsim.trace.formats.steps import MARKUP_TOKENS
 from sqsim.trace.schema import Answer, Call, Prefix, Question, Reset, Strict, Task, Turn
 
 LEAST, MOST = Fraction(1, 1000), Fraction(1000)
-"""Factors outside are taken for a slip of the pen."""
+"""Factors outside this range are refused, as typing errors."""
 
 _MOST_TOKENS = 10**9  # sqtrace/1's bound of a count
 P = TypeVar("P", Prefix, Question, Reset, Turn, Call, Answer)
@@ -28,14 +28,14 @@ P = TypeVar("P", Prefix, Question, Reset, Turn, Call, Answer)
 
 @dataclass(frozen=True)
 class Recount:
-    """What to do with the token counts of a recording."""
+    """Rule for the token counts of a recording."""
 
     kind: Literal["recorded", "model", "scale"] = "recorded"
     factor: Fraction = Fraction(1)
 
     @classmethod
     def named(cls, text: str) -> Recount:
-        """`recorded`, `model` or `scale=X`; InputError for anything else."""
+        """Read `recorded`, `model` or `scale=X`; InputError for anything else."""
         if text == "recorded":
             return cls()
         if text == "model":
@@ -53,7 +53,7 @@ class Recount:
 
 
 def recounted(tasks: Iterable[Task], recount: Recount) -> tuple[list[Task], str | None]:
-    """The tasks with their counts changed, and what `model` did in words. Raises `TraceError`."""
+    """Change the counts of the tasks; returns them, and in words what `model` did. Raises `TraceError`."""
     if recount.kind == "recorded":
         return list(tasks), None
     if recount.kind == "scale":
@@ -73,7 +73,7 @@ def recounted(tasks: Iterable[Task], recount: Recount) -> tuple[list[Task], str 
 
 
 def scaled(task: Task, factor: Fraction) -> Task:
-    """The task with every count times `factor`; a part that has tokens keeps at least one."""
+    """Multiply every count of a task by `factor`; a part that has tokens keeps at least one."""
     scale = _Scale(factor, task)
     prefix = scale.part(task.prefix)
     start = scale.mark()
@@ -105,7 +105,7 @@ def scaled(task: Task, factor: Fraction) -> Task:
 
 
 class _Scale:
-    """Multiplies the parts of a growing context so that their sum is the multiplied sum, rounded."""
+    """Multiplier of the parts of a growing context; their sum is the multiplied sum, rounded."""
 
     def __init__(self, factor: Fraction, task: Task) -> None:
         self._factor = factor
@@ -114,15 +114,15 @@ class _Scale:
         self._given = 0  # and what they have
 
     def mark(self) -> tuple[Fraction, int]:
-        """Where the context has got to."""
+        """Return the context's present position."""
         return self._exact, self._given
 
     def back_to(self, mark: tuple[Fraction, int]) -> None:
-        """The context is what it was at a mark."""
+        """Return the context to a mark."""
         self._exact, self._given = mark
 
     def part(self, part: P, apart: Iterable[str] = ()) -> P:
-        """A part with its counts multiplied and without token ids; those `apart` are in no later prompt."""
+        """Multiply the counts of a part and remove its token ids; those `apart` are in no later prompt."""
         update: dict[str, int | None] = {}
         for stem, tokens in _counts(part):
             update[f"{stem}tokens"] = self.alone(tokens) if stem.removesuffix("_") in apart else self(tokens)
@@ -131,7 +131,7 @@ class _Scale:
         return part.model_copy(update=update)
 
     def __call__(self, tokens: int) -> int:
-        """A part of the context, at least 1 unless it was empty."""
+        """Multiply a part of the context; at least 1 unless it was empty."""
         return self.takes(tokens, max(min(tokens, 1), round(self._exact + tokens * self._factor) - self._given))
 
     def takes(self, tokens: int, given: int) -> int:
@@ -141,7 +141,7 @@ class _Scale:
         return self._bounded(given)
 
     def alone(self, tokens: int) -> int:
-        """A count that is in no prompt."""
+        """Multiply a count that is in no prompt."""
         return self._bounded(max(min(tokens, 1), round(tokens * self._factor)))
 
     def _bounded(self, tokens: int) -> int:
@@ -153,7 +153,7 @@ class _Scale:
 
 
 def _blocks(question: Question, scale: _Scale) -> Question:
-    """A question named by blocks: the blocks are multiplied, so that equal ids stay equal text."""
+    """Multiply the blocks of a question that names blocks, so that equal ids stay equal text."""
     ids, size = question.hash_ids or (), question.block_tokens or 1
     whole, rest = divmod(question.tokens, size)
     block = scale.alone(size)
@@ -164,14 +164,14 @@ def _blocks(question: Question, scale: _Scale) -> Question:
 
 
 def _counts(part: Strict) -> Iterator[tuple[str, int]]:
-    """The counts of a part: the beginning of the field's name, and the tokens."""
+    """List the counts of a part: the beginning of the field's name, and the tokens."""
     for name in type(part).model_fields:
         if name == "tokens" or (name.endswith("_tokens") and name != "block_tokens"):
             yield name.removesuffix("tokens"), getattr(part, name)
 
 
 def _estimated(task: Task, found: Counter[str]) -> Task:
-    """The task with its texts counted again; what has no text keeps its tokens, counted in `found`."""
+    """Count a task's texts again; parts without text keep their tokens, counted in `found`."""
     before = found["text"]
     prefix = _from_text(task.prefix, found, MARKUP_TOKENS)
     question = task.question
@@ -192,11 +192,11 @@ def _estimated(task: Task, found: Counter[str]) -> Task:
 
 
 _MARKED = {"", "keep_", "template_"}
-"""Counts that hold the markup of messages besides their text."""
+"""Counts that include the markup of messages, in addition to their text."""
 
 
 def _from_text(part: P, found: Counter[str], markup: int = 0) -> P:
-    """A part with its counts estimated from the texts beside them; a text has at most a token a byte, the rest has none."""
+    """Estimate the counts of a part from its texts; a text has at most one token a byte, the rest is without text."""
     update: dict[str, int | None] = {}
     for stem, tokens in _counts(part):
         text = getattr(part, "text" if stem == "text_" else f"{stem}text")

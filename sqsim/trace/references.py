@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a task last needs each tool response (METHOD.md, "last use"; SPEC.md, "Words").
+"""Find when a task last needs each tool response (METHOD.md, "last use"; SPEC.md, "Words").
 
 Steps are counted as turns are, and the answer is step `len(turns)`. A cursor opened by turn j is first read
 by step j + 1 and referred to by the steps whose `uses` name it. This is the future of a task: outside
@@ -18,7 +18,7 @@ from sqsim.trace.schema import Carried, Task
 
 
 def references(task: Task) -> dict[int, list[int]]:
-    """For every cursor of the task, in the order they were opened, the steps that refer to it, ascending."""
+    """List for every cursor of the task, in the order they were opened, the steps that refer to it, ascending."""
     steps: dict[int, list[int]] = {cursor: [] for cursor in first_reads(task)}
     for index, turn in enumerate(task.turns):
         for cursor in turn.uses:
@@ -29,7 +29,7 @@ def references(task: Task) -> dict[int, list[int]]:
 
 
 def first_reads(task: Task) -> dict[int, int]:
-    """The step that first has each response in its prompt: the one after the call, whether it was recorded or not."""
+    """Find the first step whose prompt holds each response: the one after the call, whether it was recorded or not."""
     return {
         call.cursor: index + 1
         for index, turn in enumerate(task.turns)
@@ -39,13 +39,13 @@ def first_reads(task: Task) -> dict[int, int]:
 
 
 def last_uses(task: Task) -> dict[int, int]:
-    """For every cursor the step of its last use, never before the step that first reads the response."""
+    """Find the step of every cursor's last use, never before the step that first reads the response."""
     steps = references(task)
     return {cursor: max([read, *steps[cursor]]) for cursor, read in first_reads(task).items()}
 
 
 def uses_after(steps: Sequence[int], step: int) -> int:
-    """How many of a cursor's `steps` come from `step` on: what its eviction at boundary `step` loses."""
+    """Count the uses of a cursor from `step` on, which its eviction at boundary `step` loses."""
     return len(steps) - bisect_left(steps, step)
 
 
@@ -54,12 +54,12 @@ def uses_after(steps: Sequence[int], step: int) -> int:
 NEVER = 0.4
 NEXT_ONLY, GEOMETRIC = 0.35, 0.30  # of the used ones; the rest, 0.35, are anchors
 GEOMETRIC_MEAN = 4.0  # steps from the call to the last use
-SILENT_STEPS = 6  # an anchor goes quiet for at least so many steps
+SILENT_STEPS = 6  # the least number of steps in which an anchor is not used
 COMES_BACK = 0.3  # a used response is used by the task's last step as well
 
 
 def synthesise_uses(task: Task, seed: int) -> Task:
-    """The task with drawn references: `carries.references` becomes synthesised, recorded uses are replaced.
+    """Draw references for a task: recorded uses are replaced, and `carries.references` becomes synthesised.
 
     Each cursor's uses are keyed by (seed, task, cursor), so a task's references do not depend on the others'.
     """
@@ -78,7 +78,7 @@ def synthesise_uses(task: Task, seed: int) -> Task:
 
 
 def _drawn_uses(draws: np.random.Generator, read: int, end: int, last: int) -> list[int]:
-    """Steps from `read` to `end` that use a response; `last` is the task's last step."""
+    """Draw the steps from `read` to `end` that use a response; `last` is the task's last step."""
     if read > end or draws.random() < NEVER:
         return []
     steps = {read}
@@ -96,7 +96,7 @@ def _drawn_uses(draws: np.random.Generator, read: int, end: int, last: int) -> l
 
 
 def with_uses(task: Task, uses: Sequence[Sequence[int]], how: Carried) -> Task:
-    """The task with these uses, one sequence of cursors a step, and how they were found."""
+    """Give a task these uses, one sequence of cursors a step, and the method that found them."""
     turns = tuple(
         turn.model_copy(update={"uses": tuple(sorted(set(uses[index])))})
         for index, turn in enumerate(task.turns)

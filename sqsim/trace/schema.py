@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sqtrace/1: one task a line. `traces/README.md` documents every field; SPEC.md is the contract.
+"""Schema sqtrace/1, one task a line. `traces/README.md` documents every field; SPEC.md is the contract.
 
-Every `*_tokens` is a count. Beside it a trace may carry the `*_text` and the `*_token_ids` themselves.
+Every `*_tokens` is a count. Next to it a trace may carry the `*_text` and the `*_token_ids` themselves.
 Times are seconds. A *turn* is one model call that calls tools; the `answer` is the last model call.
 """
 
@@ -28,13 +28,13 @@ HashId = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
 
 
 class Strict(BaseModel):
-    """Base of every part: unknown fields are errors, values are not converted, nothing changes later."""
+    """Base of every part: unknown fields are errors, values are not converted, and objects are frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class Source(Strict):
-    """The file a task was imported from; the licence travels with it."""
+    """File that a task was imported from; the licence travels with it."""
 
     format: str
     file: str | None = None
@@ -43,7 +43,7 @@ class Source(Strict):
 
 
 class Carries(Strict):
-    """How the trace came by each kind of information. `scale`: what the token counts were multiplied by since."""
+    """Origin of each kind of information. `scale`: the factor by which token counts were multiplied since."""
 
     text: Carried = "absent"
     timing: Carried = "absent"
@@ -52,20 +52,20 @@ class Carries(Strict):
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
 
     def label(self, kind: str) -> str:
-        """How one kind came, in words: `recorded`, or `recorded, scaled by 0.67` of the usage."""
+        """Describe the origin of one kind: `recorded`, or `recorded, scaled by 0.67` for the usage."""
         how: str = getattr(self, kind)
         return f"{how}, scaled by {self.scale:g}" if kind == "usage" and self.scale != 1 else how
 
 
 class Parent(Strict):
-    """The task, and its turn, that started this sub-agent."""
+    """Task and turn that started this sub-agent."""
 
     task_id: str
     turn: Index
 
 
 class Spawn(Strict):
-    """A sub-agent starts with the tools of the parent's `turn`; `join_turn`'s main step waits for its end."""
+    """Start of a sub-agent with the tools of the parent's `turn`; `join_turn`'s main step waits for its end."""
 
     turn: Index
     join_turn: Annotated[int, Field(ge=1, le=10**9)]
@@ -81,7 +81,7 @@ class Prefix(Strict):
 
 
 class Question(Strict):
-    """What the task starts with, behind the prefix. `hash_ids` (one a block of `block_tokens`) name shared blocks."""
+    """Beginning of the task, after the prefix. `hash_ids` (one a block of `block_tokens`) name shared blocks."""
 
     tokens: Tokens
     text: str | None = None
@@ -107,7 +107,7 @@ class Call(Strict):
 
 
 class Reset(Strict):
-    """Before this turn's main step the context restarts as prefix + `keep_tokens` new tokens; all cursors close."""
+    """Restart of the context before this turn's main step: prefix + `keep_tokens` new tokens; all cursors close."""
 
     keep_tokens: Tokens
     keep_text: str | None = None
@@ -115,7 +115,7 @@ class Reset(Strict):
 
 
 class RecordedAux(Strict):
-    """An auxiliary generation as it was recorded, forked before main step `turn`."""
+    """Recorded auxiliary generation, forked before main step `turn`."""
 
     turn: Index
     output_tokens: Tokens
@@ -124,9 +124,9 @@ class RecordedAux(Strict):
 
 
 class Turn(Strict):
-    """One model call and the tools it called. `uses` are the cursors that its text or calls refer to.
+    """Model call and the tools it called. `uses` are the cursors that its text or calls refer to.
 
-    `template_tokens` enter the context behind the output and belong to no cursor: role markers, and what a
+    `template_tokens` enter the context after the output and belong to no cursor: role markers, and what a
     user wrote. A turn without calls is a message to the user, whose reply comes after `user_wait_s`.
     """
 
@@ -146,12 +146,12 @@ class Turn(Strict):
 
     @property
     def output_tokens(self) -> int:
-        """What the model generates in this turn: reasoning, text and calls."""
+        """Tokens that the model generates in this turn: reasoning, text and calls."""
         return self.reasoning_tokens + self.text_tokens + sum(call.call_tokens for call in self.calls)
 
     @property
     def tool_wait_s(self) -> float:
-        """Seconds until the last tool response: a stretch of parallel calls waits for its longest, serial ones add up."""
+        """Seconds until the last tool response: parallel calls wait for the longest of them, serial ones add up."""
         total = macro_step = 0.0
         for call in self.calls:
             if call.parallel:
@@ -162,7 +162,7 @@ class Turn(Strict):
 
 
 class Answer(Strict):
-    """The last model call: it calls no tool."""
+    """Last model call, which calls no tool."""
 
     reasoning_tokens: Tokens
     text_tokens: Tokens
@@ -178,14 +178,14 @@ class Answer(Strict):
 
 
 class Outcome(Strict):
-    """How the recording ended."""
+    """End of the recording."""
 
     finish: Literal["answer", "unparsable", "context_limit", "turn_limit", "unknown"] = "unknown"
     correct: bool | None = None
 
 
 class Task(Strict):
-    """One recorded agent run."""
+    """Recorded agent run."""
 
     schema_: Annotated[Literal["sqtrace/1"], Field(alias="schema")] = "sqtrace/1"
     task_id: Annotated[str, Field(min_length=1)]
@@ -205,5 +205,5 @@ class Task(Strict):
 
     @property
     def steps(self) -> int:
-        """Model calls: one a turn, and one for the answer."""
+        """Number of model calls: one a turn, and one for the answer."""
         return len(self.turns) + (self.answer is not None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trace looks like, in numbers: FORMATS.md's table of real runs, for any trace."""
+"""Statistics of a trace: FORMATS.md's table of real runs, for any trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Value = float | int | str | None
 
 
 def prompts(task: Task) -> list[int]:
-    """Prompt tokens of every step when nothing is ever evicted."""
+    """Compute the prompt tokens of every step when nothing is ever evicted."""
     lengths: list[int] = []
     context = task.prefix.tokens + task.question.tokens
     for turn in task.turns:
@@ -33,13 +33,13 @@ def prompts(task: Task) -> list[int]:
 
 
 def final_context(task: Task) -> int:
-    """The last step's prompt and output."""
+    """Compute the tokens of the last step's prompt and output."""
     last = task.answer or task.turns[-1]
     return prompts(task)[-1] + last.output_tokens
 
 
 def statistics(tasks: Iterable[Task]) -> dict[str, Value]:
-    """Flat figures of a trace: tokens, steps, seconds and shares; None where there is nothing to count."""
+    """Compute the figures of a trace: tokens, steps, seconds and shares; None where there is nothing to count."""
     tasks = list(tasks)
     turns = [turn for task in tasks for turn in task.turns]
     calls = [call for turn in turns for call in turn.calls]
@@ -82,7 +82,7 @@ def statistics(tasks: Iterable[Task]) -> dict[str, Value]:
 
 
 def _references_by_method(tasks: Sequence[Task]) -> Counter[str]:
-    """How many references there are, by how they were found; a (cursor, step) pair is one."""
+    """Count the references by the method that found them; a (cursor, step) pair is one."""
     found: Counter[str] = Counter()
     for task in tasks:
         found[task.carries.references] += sum(len(steps) for steps in references(task).values())
@@ -90,7 +90,7 @@ def _references_by_method(tasks: Sequence[Task]) -> Counter[str]:
 
 
 def _responses(task: Task) -> list[tuple[int, int, int | None]]:
-    """Of each cursor: the turn that opened it, its response tokens, and the last step that refers to it."""
+    """List for each cursor the turn that opened it, its response tokens, and the last step that refers to it."""
     steps = references(task)
     return [
         (index, call.response_tokens, max(steps[call.cursor], default=None))
@@ -101,7 +101,7 @@ def _responses(task: Task) -> list[tuple[int, int, int | None]]:
 
 
 def _still_needed(tasks: Sequence[Task]) -> list[float | None]:
-    """By tokens, of the responses that are so many steps old while their task still runs, the share referred to then or later."""
+    """Compute by tokens the share of responses n steps old, in running tasks, that are still needed."""
     shares: list[float | None] = []
     responses = [(task.steps, *response) for task in tasks for response in _responses(task)]
     for age in AGES:
@@ -112,13 +112,13 @@ def _still_needed(tasks: Sequence[Task]) -> list[float | None]:
 
 
 def _never_used(tasks: Sequence[Task]) -> float | None:
-    """The share of responses that some step read and none referred to."""
+    """Compute the share of responses that some step read and none referred to."""
     lasts = [last for task in tasks for opened, _, last in _responses(task) if opened + 1 < task.steps]
     return _ratio(sum(last is None for last in lasts), len(lasts))
 
 
 def _saved_by_oracle(task: Task) -> float | None:
-    """Share of a task's peak tool tokens (calls and responses) that eviction right after the last use saves."""
+    """Compute the share of peak tool tokens (calls, responses) that eviction after the last use saves."""
     last = last_uses(task)
     growth = [0] * (task.steps + 2)  # tool tokens in the prompt of each step, as differences
     kept = list(growth)
@@ -139,7 +139,7 @@ def _saved_by_oracle(task: Task) -> float | None:
 
 
 def _closing_steps(turns: Sequence[Turn], steps: int) -> list[int]:
-    """For each turn the step at which its responses leave the context: the next reset, or the end."""
+    """Find for each turn the step at which its responses leave the context: the next reset, or the end."""
     closes, end = [0] * len(turns), steps + 1
     for index in range(len(turns) - 1, -1, -1):
         closes[index] = end

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading and writing traces: sqtrace/1 is one task a line, compressed when the name ends in `.zst`.
+"""Read and write traces: sqtrace/1 is one task a line, compressed when the name ends in `.zst`.
 
-Both ways are streamed, and whatever is wrong with a file is a `TraceError` that names file, line, field,
+Both ways are streamed, and every fault of a file is a `TraceError` that names file, line, field,
 problem and fix.
 """
 
@@ -34,5 +34,5 @@ def write_tasks(path: str | Path, tasks: Iterable[Task]) -> int:
 
 
 def read_tasks(path: str | Path) -> Iterator[Task]:
-    """The tasks of a trace, streamed and checked: sqtrace/1, any importable file, or a directory of them."""
+    """Stream the checked tasks of a trace: sqtrace/1, any importable file, or a directory of them."""
     return stream(path)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synthetic tasks that look like recorded ones: `synthesise(profile, tasks, seed, scale)`.
+"""Synthesise tasks that resemble recorded ones: `synthesise(profile, tasks, seed, scale)`.
 
 The profiles are guesses from FORMATS.md ("What real runs look like", "Generator defaults") and METHOD.md
-("Workloads"); traces/README.md states what they come out as. Every draw is keyed by (seed, purpose, task,
+("Workloads"); traces/README.md gives the resulting figures. Every draw is keyed by (seed, purpose, task,
 turn), so task i is the same whatever the number of tasks and whatever its other turns.
 """
 
@@ -27,7 +27,7 @@ TEMPLATE_TOKENS = 10
 
 
 class Lognormal(NamedTuple):
-    """A lognormal by its median and the sigma of its logarithm, cut to `[low, high]`."""
+    """Lognormal distribution by its median and the sigma of its logarithm, cut to `[low, high]`."""
 
     median: float
     sigma: float
@@ -40,7 +40,7 @@ class Lognormal(NamedTuple):
 
 
 class Tool(NamedTuple):
-    """A tool, how often it is called, what it returns, and how often it fails."""
+    """Tool with its frequency, its response sizes, and its failure rate."""
 
     name: str
     share: float
@@ -50,7 +50,7 @@ class Tool(NamedTuple):
 
 @dataclass(frozen=True)
 class Profile:
-    """One kind of agent. Tokens and steps; `steps` counts model calls, the answer included."""
+    """Profile of one kind of agent, in tokens and steps; `steps` counts model calls, the answer included."""
 
     name: str
     steps: Lognormal
@@ -97,7 +97,7 @@ PROFILES = {
 
 
 def synthesise(profile: str | Profile, tasks: int, seed: int = 0, scale: float = 1.0) -> Iterator[Task]:
-    """`tasks` tasks of a profile; `scale` multiplies every token count (none that was there becomes 0).
+    """Synthesise `tasks` tasks of a profile; `scale` multiplies every token count (a count above 0 stays above 0).
 
     A profile is one of `PROFILES` by its name, or one of your own.
     """
@@ -153,12 +153,12 @@ def _task(profile: Profile, index: int, seed: int, scale: float) -> Task:
 
 
 def _scaled(tokens: int, scale: float) -> int:
-    """What was there stays there: only 0 tokens become 0."""
+    """Scale a token count; only 0 tokens become 0."""
     return max(1, round(tokens * scale)) if tokens else 0
 
 
 class _Drawn(NamedTuple):
-    """A call before its tokens are scaled."""
+    """Call whose tokens are not scaled yet."""
 
     tool: str
     call_tokens: int
@@ -168,7 +168,7 @@ class _Drawn(NamedTuple):
 
 
 def _turn(profile: Profile, draws: np.random.Generator, cursor: int, scale: float) -> Turn:
-    """One turn; its successful calls take the cursors from `cursor` on."""
+    """Draw one turn; its successful calls take the cursors from `cursor` on."""
     many = bool(draws.random() < profile.parallel)
     drawn = [_call(profile, draws) for _ in range(int(draws.integers(2, 4)) if many else 1)]
     called = sum(call.call_tokens for call in drawn)

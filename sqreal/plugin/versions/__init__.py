@@ -10,7 +10,7 @@
 * `admission_hooks`, `queue_hooks`, `detail_hooks`: hooks on methods that differ;
 * `unserved`, `parallel`, `info_hooks`: its limits, its parallelism, figures that /server_info lacks; `NEEDS`: the names that all of this reads, for the contract (hooks.py).
 
-The plugin's other files hold what is the same in both. This one needs no SGLang.
+The plugin's other files hold the parts that are the same in both. This one needs no SGLang.
 """
 
 from __future__ import annotations

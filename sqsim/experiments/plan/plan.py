@@ -62,7 +62,7 @@ class _Planner:
         values = {
             "tasks": tasks,
             "resample": True,
-            "replicas": 1,  # one run stands for all replicas
+            "replicas": 1,  # one run represents all replicas
             **self.ask.load.changes(replicas),
             **setting.changes,
         }

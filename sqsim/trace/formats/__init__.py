@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importers: one file a format (`base.py` is the contract). The order is that of recognition, most special first."""
+"""Importers, one file a format (contract: `base.py`), in the order of recognition: most special first."""
 
 from __future__ import annotations
 

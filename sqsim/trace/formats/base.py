@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an importer is, and what it needs: a file's values with their places, options, and a place for notes.
+"""Contract of an importer, and its inputs: a file's values with their places, options, and notes.
 
-An importer is a `Format`: it says by what evidence it recognises a file, and turns the file into tasks. It
+An importer is a `Format`: it names the evidence by which it recognises a file, and turns the file into tasks. It
 labels what the file carries (text, timing, usage, references); what the file lacks is filled in, and
-labelled, by `sqsim.trace.importing`. Notes (`notes.py`) are counted warnings: what had to be changed, and how often.
+labelled, by `sqsim.trace.importing`. Notes (`notes.py`) are counted warnings: each change that was needed, and how often.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from sqsim.trace.formats.notes import Notes
 from sqsim.trace.schema import Source, Task
 
 HEAD_VALUES = 32
-"""Values that an importer sees of a file before it says whether the file is its own."""
+"""Values that an importer sees of a file before it decides whether the file is its own."""
 
 HEAD_LINES = 10_000
-"""Lines in which these values are looked for, where a file begins with lines that say nothing of its format."""
+"""Lines searched for these values, where a file begins with lines that show nothing of its format."""
 
 _SAYING = {"message", "messages", "payload", "requests", "role", "traj"}
-"""Keys of a value that says what its file is; a log may begin with any number of titles and snapshots without them."""
+"""Keys of a value that identifies its file's format; a log may begin with any number of titles and snapshots without them."""
 
 
 Filling = Literal["synthesise", "none"]
-"""What to do about what a file lacks: draw it, or leave it absent."""
+"""Handling of values that a file lacks: draw them, or leave them absent."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """How to fill in what a file lacks."""
+    """Options for values that a file lacks."""
 
     references: Filling = "synthesise"
     timing: Filling = "synthesise"
@@ -50,37 +50,37 @@ class Options:
 
 
 class Format(ABC):
-    """One foreign format."""
+    """Foreign format and its importer."""
 
     name: ClassVar[str]
 
     @abstractmethod
     def evidence(self, head: Sequence[Any]) -> str | None:
-        """What shows that a file beginning with these JSON values is of this format; None if nothing does."""
+        """Describe the evidence that these first JSON values are of this format; None: there is none."""
 
     @abstractmethod
     def tasks(self, file: SourceFile, notes: Notes) -> Iterator[Task]:
-        """The file's tasks, in file order, a sub-agent behind its parent. Raises `TraceError`."""
+        """Yield the file's tasks in file order, a sub-agent after its parent. Raises `TraceError`."""
 
     def units(self, files: Sequence[SourceFile], notes: Notes) -> Iterator[Unit]:
-        """What is read, and left out if it cannot be read, as a whole: a file, unless the format ties files together."""
+        """Yield the units, each imported or left out whole: a file, unless the format ties files together."""
         for file in files:
             yield Unit(file, lambda file=file: self.tasks(file, notes))  # type: ignore[misc]  # a default binds it
 
     def beside(self, path: Path) -> list[Path]:  # noqa: ARG002 - most formats have one file a recording
-        """Files that belong to a file of this format, and are read with it even if nobody names them."""
+        """List files that belong to a file of this format; they are read with it even if no path names them."""
         return []
 
 
 class Unit(NamedTuple):
-    """Tasks that stand or fall together, and the file that they are named after."""
+    """Tasks that are imported or left out together, and the file that names them."""
 
     file: SourceFile
     tasks: Callable[[], Iterator[Task]]
 
 
 class SourceFile:
-    """A file as JSON values: one a line, or one document over all lines.
+    """File as JSON values: one a line, or one document over all lines.
 
     `cut`: the fault of a last line that was cut off, as in a log that is still written; set as the file is read.
     """
@@ -92,7 +92,7 @@ class SourceFile:
 
     @cached_property
     def head(self) -> list[Any]:
-        """The first values, to recognise the format by; those of which none says what the file is are passed over."""
+        """Return the first values, which identify the format; those without any sign of it are skipped."""
         values = (node.value for node in islice(self.nodes(), HEAD_LINES))
         first = list(islice(values, HEAD_VALUES))
         if len(first) < HEAD_VALUES or not all(map(_typed_only, first)):
@@ -106,14 +106,14 @@ class SourceFile:
 
     @property
     def stem(self) -> str:
-        """The file's name without its endings: what a task without an id is named after."""
+        """Return the file's name without its endings, the name of a task without an id."""
         return plain_name(self.path).rsplit(".", 1)[0]
 
     def source(self, format_name: str) -> Source:
         return Source(format=format_name, file=self.path.name, sha256=self.sha256, licence=self.licence)
 
     def nodes(self) -> Iterator[Node]:
-        """The values with their places. A file whose first line is no JSON value by itself is one document."""
+        """Yield the values with their places. A file whose first line is not JSON by itself is one document."""
         stream = lines(self.path)
         first = next(stream, None)
         if first is None:
@@ -156,12 +156,12 @@ class SourceFile:
 
 
 def _typed_only(value: Any) -> bool:
-    """Whether a value has a type, and nothing that says what its file is."""
+    """Whether a value has a type but no sign of its file's format."""
     return isinstance(value, dict) and isinstance(value.get("type"), str) and not _SAYING & value.keys()
 
 
 def _parse(text: str) -> Any:
-    """JSON without NaN and Infinity; every failure is a ValueError."""
+    """Parse JSON without NaN and Infinity; every failure is a ValueError."""
     try:
         value = json.loads(text, parse_constant=no_constant)
         return _mended(value) if "\\ud" in text.lower() else value
@@ -181,7 +181,7 @@ def _mended(value: Any) -> Any:
 
 
 class Node:
-    """A JSON value and where it stands; reading a part of it checks the part and names its place if it is wrong."""
+    """JSON value with its place; reading a part checks it, and an error names the part's place."""
 
     __slots__ = ("file", "line", "path", "value")
 
@@ -189,23 +189,23 @@ class Node:
         self.value, self.file, self.line, self.path = value, file, line, path
 
     def wrong(self, problem: str, key: str | None = None, fix: str | None = None) -> TraceError:
-        """The error to raise for this value, or for its part `key`."""
+        """Build the error for this value, or for its part `key`."""
         path = self.path if key is None else f"{self.path}.{key}".removeprefix(".")
         return TraceError(problem, file=self.file, line=self.line, field=path or None, fix=fix)
 
     def get(self, key: str) -> Any:
-        """The part as it is, None if it is missing or this is no object."""
+        """Return the part as it is; None if it is missing or this is not an object."""
         return self.value.get(key) if isinstance(self.value, dict) else None
 
     def node(self, key: str) -> Node:
-        """A part that is an object."""
+        """Return a part that is an object."""
         part = self._need(key)
         if not isinstance(part, dict):
             raise self.wrong(f"{_shown(part)} is not an object", key)
         return Node(part, self.file, self.line, f"{self.path}.{key}".removeprefix("."))
 
     def nodes(self, key: str) -> list[Node]:
-        """A part that is a list, as nodes."""
+        """Return a part that is a list, as nodes."""
         part = self._need(key)
         if not isinstance(part, list):
             raise self.wrong(f"{_shown(part)} is not a list", key)
@@ -213,7 +213,7 @@ class Node:
         return [Node(item, self.file, self.line, f"{base}[{index}]") for index, item in enumerate(part)]
 
     def items(self) -> list[Node]:
-        """The elements of a value that is a list."""
+        """Return the elements of a value that is a list."""
         if not isinstance(self.value, list):
             raise self.wrong(f"{_shown(self.value)} is not a list")
         return [Node(item, self.file, self.line, f"{self.path}[{i}]") for i, item in enumerate(self.value)]
@@ -225,11 +225,11 @@ class Node:
         return part
 
     def optional_text(self, key: str) -> str:
-        """A part that is a text, missing or null; the latter two are the empty text."""
+        """Return a part that is a text; the empty text where it is missing or null."""
         return "" if self.get(key) is None else self.text(key)
 
     def texts(self, key: str) -> list[str]:
-        """A part that is a list of texts, missing or null; the latter two are the empty list."""
+        """Return a part that is a list of texts; the empty list where it is missing or null."""
         part = self.get(key)
         if part is None:
             return []
@@ -238,7 +238,7 @@ class Node:
         return list(part)
 
     def count(self, key: str) -> int:
-        """A part that is a whole number of tokens, not negative."""
+        """Return a part that is a whole number of tokens, not negative."""
         part = self._need(key)
         if isinstance(part, float) and part.is_integer():
             part = int(part)
@@ -247,7 +247,7 @@ class Node:
         return part
 
     def seconds(self, key: str, unit: float = 1.0) -> float:
-        """A part that is a time, not negative and finite, in units of `unit` seconds."""
+        """Return a part that is a time, finite and not negative, in units of `unit` seconds."""
         part = self._need(key)
         fits = isinstance(part, int | float) and not isinstance(part, bool) and abs(part) <= 1e15
         if not fits or not math.isfinite(part) or part < 0:
@@ -277,7 +277,7 @@ def _shown(value: Any) -> str:
 
 
 def shared_out(total: int, weights: Sequence[float]) -> list[int]:
-    """`total` in whole parts proportional to the weights (equal ones if all are 0); the parts sum to it."""
+    """Divide `total` into whole parts proportional to the weights (equal ones if all are 0); they sum to it."""
     if not weights:
         return []
     if not any(weights):

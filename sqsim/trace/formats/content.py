@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a message says: a text, and tokens of what is no text, from a string or a list of content parts.
+"""Read a message's content, a string or a list of content parts: its text, and the tokens of other parts.
 
 Nothing that enters a prompt is dropped without a count: a picture or a document costs `PICTURE_TOKENS`, a part of an
 unknown type the tokens of its JSON text.
@@ -21,14 +21,14 @@ _PICTURES = {"image", "image_url", "input_image", "document", "file", "input_fil
 
 
 class Said(NamedTuple):
-    """A text, and the tokens of what stands beside it and is no text."""
+    """Text, and the tokens of the parts that are not text."""
 
     text: str = ""
     other_tokens: int = 0
 
 
 def said(message: Node, notes: Notes, key: str = "content") -> Said:
-    """What a message or a tool result holds."""
+    """Read the content of a message or a tool result."""
     content = message.get(key)
     if content is None:
         return Said()
@@ -43,7 +43,7 @@ def said(message: Node, notes: Notes, key: str = "content") -> Said:
 
 
 def part(value: Any, notes: Notes) -> Said:
-    """One content part."""
+    """Read one content part."""
     if isinstance(value, str):
         return Said(value)
     kind = value.get("type") if isinstance(value, dict) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns out of token counts: for formats that record each request's prompt and output, and no text."""
+"""Make turns of token counts, for formats that record each request's prompt and output, and no text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sqsim.trace.schema import Answer, Call, Reset, Turn
 
 
 class Counted(NamedTuple):
-    """One model call as it was counted.
+    """Model call with its recorded counts.
 
     `tools`: tool results follow it (else a user's text does). The client waits `wait_s` for them, and `after_s`
-    behind them and the sub-agents. `restarted`: its prompt does not continue the one before it.
+    after them and the sub-agents. `restarted`: its prompt does not continue the one before it.
     """
 
     prompt: int
@@ -29,10 +29,10 @@ class Counted(NamedTuple):
 def counted_turns(
     steps: Sequence[Counted], prefix_tokens: int, notes: Notes
 ) -> tuple[tuple[Turn, ...], Answer | None]:
-    """The turns, and the last step as the answer.
+    """Make the turns, and of the last step the answer.
 
     What followed the last step is not recorded. It stays a turn when its context was restarted, as only a turn
-    can say so.
+    can state that.
     """
     notes.usage["recorded"] += len(steps)
     grown = _grown(steps, notes)
@@ -72,7 +72,7 @@ def counted_turns(
 
 
 def _grown(steps: Sequence[Counted], notes: Notes) -> list[int]:
-    """What entered the context behind each step's output; 0 where the next prompt starts a new context."""
+    """Compute the tokens that entered after each output; 0 where the next prompt starts a new context."""
     starts = [0, *(index for index in range(1, len(steps)) if steps[index].restarted), len(steps)]
     grown: list[int] = []
     for start, stop in pairwise(starts):
@@ -87,14 +87,14 @@ REWRITTEN_TOKENS, REWRITTEN_SHARE = 128, 0.05
 
 
 class Prompt(NamedTuple):
-    """A recorded prompt: its tokens and its blocks' ids."""
+    """Recorded prompt: its tokens and the ids of its blocks."""
 
     tokens: int
     blocks: Sequence[int]
 
 
 def restarted(before: Prompt, now: Prompt, block_tokens: int, notes: Notes) -> bool:
-    """Whether a prompt begins a new context: it is shorter than the one before it, or lost too much of its blocks."""
+    """Whether a prompt begins a new context: it is shorter than the last one, or lost too many blocks."""
     there = before.blocks[: before.tokens // block_tokens]  # a partial block changes as it fills
     same = 0
     for old, new in zip(there, now.blocks, strict=False):
@@ -112,7 +112,7 @@ def restarted(before: Prompt, now: Prompt, block_tokens: int, notes: Notes) -> b
 
 
 def appended(prompts: Sequence[int], outputs: Sequence[int], notes: Notes) -> list[int]:
-    """Tokens that entered behind each output before the next prompt: `prompt[k+1] - prompt[k] - output[k]`.
+    """Compute the growth after each output, before the next prompt: `prompt[k+1] - prompt[k] - output[k]`.
 
     A recorded prompt may grow by less than the output before it: the server counts a text once as it was
     generated and once as it was put back, or leaves thinking out. Outputs are kept as they are; what is
@@ -130,7 +130,7 @@ def appended(prompts: Sequence[int], outputs: Sequence[int], notes: Notes) -> li
 
 
 def at_least_one(tokens: int, what: str, notes: Notes) -> int:
-    """A model call has at least one prompt token and one output token; what was recorded as 0 is noted."""
+    """Raise a count of 0 to 1 and note it, as a model call has at least one prompt and one output token."""
     if not tokens:
         notes[f"{what} of 0 tokens counts as 1"] += 1
     return max(1, tokens)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats that are known by sight and have no importer: so that a refusal names them, and says what to do instead."""
+"""Known formats without an importer, so that a refusal names them and the way to import their recordings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Foreign(NamedTuple):
-    """A format by name, and how its recordings become importable."""
+    """Format by name, and the way to make its recordings importable."""
 
     name: str
     fix: str
@@ -18,23 +18,23 @@ _CHAT = 'convert it to OpenAI chat messages, one {"messages": [...]} a line'
 
 
 def looks_like(head: Sequence[Any]) -> Foreign | None:
-    """The format that a file beginning with these JSON values seems to be of; None if nothing is known like it."""
+    """Guess the format of a file that begins with these JSON values; None if it resembles none."""
     return next((foreign for sees, foreign in _SIGHTS if sees(head)), None)
 
 
 def _objects(head: Sequence[Any]) -> list[dict[str, Any]]:
-    """The objects among the first values, those of a list that is the whole file included."""
+    """List the objects among the first values, with those of a list that is the whole file."""
     values = head[0] if len(head) == 1 and isinstance(head[0], list) else head
     return [value for value in values if isinstance(value, dict)]
 
 
 def _any(*keys: str) -> Callable[[Sequence[Any]], bool]:
-    """Whether some object has all these keys."""
+    """Whether any object has all these keys."""
     return lambda head: any(set(keys) <= value.keys() for value in _objects(head))
 
 
 def _types(*types: str) -> Callable[[Sequence[Any]], bool]:
-    """Whether some object is of one of these types."""
+    """Whether any object is of one of these types."""
     return lambda head: any(value.get("type") in types for value in _objects(head))
 
 

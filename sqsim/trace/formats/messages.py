@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chat messages, as OpenAI and Anthropic write them, read into steps: what all formats of messages share.
+"""Read chat messages, OpenAI's or Anthropic's, into steps: the part that all formats of messages share.
 
 Calls are `tool_calls` of an assistant message, its `tool_use` blocks, or a gpt-oss `recipient`; responses are messages
 of the role `tool`, or `tool_result` blocks of a user's. A message on the channel `analysis` and a `thinking` block are
@@ -25,11 +25,11 @@ _ERROR = re.compile(
     r"|[A-Za-z_.]*(?:Error|Exception): |\{\s*\"error\"\s*:(?!\s*(?:null|false|0|\"\"|\[\]|\{\})\s*[,}]))",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What a failed call's response begins with: a title, not a word in a sentence."""
+"""Beginning of a failed call's response: a title, not a word in a sentence."""
 
 
 def conversation(value: Any) -> list[Any] | None:
-    """The list of messages that a JSON value is or holds, empty if a run failed; None if it is no conversation."""
+    """Find the message list that a value is or holds, empty if a run failed; None if it is no conversation."""
     if isinstance(value, dict):
         key = next((key for key in _LISTS if isinstance(value.get(key), list) or key in value), None)
         if key is None:
@@ -44,19 +44,19 @@ def conversation(value: Any) -> list[Any] | None:
 
 
 def rows_of(node: Node) -> list[Node]:
-    """The conversations of a value: itself, or the elements of a list of them."""
+    """List the conversations of a value: itself, or the elements of a list of them."""
     return node.items() if isinstance(node.value, list) and conversation(node.value) is None else [node]
 
 
 def conversations(head: list[Any]) -> list[list[Any]] | None:
-    """The conversations that a file begins with; None if some value is none, or none holds a message."""
+    """List a file's first conversations; None if some value is not one, or none holds a message."""
     values = head[0] if len(head) == 1 and isinstance(head[0], list) and conversation(head[0]) is None else head
     found = [messages for value in values if (messages := conversation(value)) is not None]
     return found if any(found) and len(found) == len(values) else None
 
 
 def messages_of(row: Node) -> list[Node]:
-    """The messages of a conversation, each with its place."""
+    """List the messages of a conversation, each with its place."""
     if isinstance(row.value, list):
         return row.items()
     keys = row.value if isinstance(row.value, dict) else {}
@@ -65,7 +65,7 @@ def messages_of(row: Node) -> list[Node]:
 
 
 def row_id(file: SourceFile, row: Node, number: int) -> str:
-    """A row's own id, with its trial if it has one; its index where it has none."""
+    """Return a row's own id, with its trial if it has one; its index where it has none."""
     named = (row.get(key) for key in ("task_id", "id", "conversation_id"))
     own = next((name for name in named if isinstance(name, str | int)), number)
     trial = row.get("trial")
@@ -73,7 +73,7 @@ def row_id(file: SourceFile, row: Node, number: int) -> str:
 
 
 def definitions(row: Node) -> str:
-    """The tool definitions that stand beside the messages, as JSON text: they are in every prompt."""
+    """Write as JSON text the tool definitions next to the messages, which are in every prompt."""
     found = (row.get(key) for key in ("tools", "functions"))
     return "\n".join(json.dumps(tools, ensure_ascii=False) for tools in found if tools)
 
@@ -91,7 +91,7 @@ def holds_blocks(messages: list[Any]) -> bool:
 
 
 class _Open(NamedTuple):
-    """A call without a response yet."""
+    """Call without a response yet."""
 
     key: str
     step: Step
@@ -99,7 +99,7 @@ class _Open(NamedTuple):
 
 
 class Reader:
-    """Reads messages in order into steps."""
+    """Reader of messages, in order, into steps."""
 
     def __init__(self, notes: Notes, system: str = "") -> None:
         self.system = system
@@ -112,7 +112,7 @@ class Reader:
         self._calls = 0
 
     def read(self, message: Node) -> None:
-        """Take in the next message. Raises `TraceError`."""
+        """Read the next message. Raises `TraceError`."""
         role = message.text("role")
         if role in {"system", "developer", "user"}:
             self.hears(message, system=role != "user")
@@ -124,7 +124,7 @@ class Reader:
             raise message.wrong(f"{role!r} is no role", "role", f"roles are {', '.join(ROLES)}")
 
     def hears(self, message: Node, *, system: bool = False) -> None:
-        """A message that is no model's: instructions, a user's words, or the results of tools."""
+        """Read a message not from the model: instructions, a user's words, or the results of tools."""
         content = message.get("content")
         results = isinstance(content, list) and holds_blocks([message.value])
         if not results:
@@ -137,7 +137,7 @@ class Reader:
                 self.heard(part(block.value, self.notes), system=system)
 
     def heard(self, told: Said, *, system: bool = False) -> None:
-        """A text that enters the context and belongs to no call."""
+        """Add a text to the context that belongs to no call."""
         if self.steps:
             last = self.steps[-1]
             last.user = joined(last.user, told.text)
@@ -149,7 +149,7 @@ class Reader:
             self.question_other_tokens += told.other_tokens
 
     def says(self, message: Node) -> None:
-        """A model call's output, or a part of one (gpt-oss writes a message a channel)."""
+        """Read a model call's output, or a part of one (gpt-oss writes a message a channel)."""
         harmony = message.get("recipient") is not None or message.get("channel") is not None
         last = self.steps[-1] if self.steps else None
         if last is None or last.calls or last.user or not (harmony and self._harmony):
@@ -175,12 +175,12 @@ class Reader:
             self.call(last, function.text("name"), function.get("arguments"), "")
 
     def usage(self, step: Step, message: Node) -> None:
-        """The token counts that stand at a message, if any do."""
+        """Note the token counts of a message, if it has any."""
         if isinstance(message.get("usage"), dict):
             step.prompt, step.output = counts(message.node("usage")) or (step.prompt, step.output)
 
     def _blocks(self, step: Step, message: Node) -> str:
-        """The text of an output; its thoughts and calls go to the step."""
+        """Return the text of an output; its thoughts and calls are added to the step."""
         if not isinstance(message.get("content"), list):
             return said(message, self.notes).text
         texts = []
@@ -196,7 +196,7 @@ class Reader:
         return "".join(texts)
 
     def call(self, step: Step, tool: str, arguments: Any, call_id: str) -> None:
-        """A call of an output; an older one that still waits under its id will not be answered."""
+        """Note a call of an output; an older one that still waits under its id will not be answered."""
         written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         call = Invocation(tool, f"{tool}({written})", _parsed(arguments))
         self._calls += 1
@@ -226,7 +226,7 @@ class Reader:
         self.answered(found, told, failed=failed or _ERROR.match(told.text) is not None)
 
     def answered(self, found: _Open | None, told: Said, *, failed: bool) -> None:
-        """The response to a call, the longest open one if none is named."""
+        """Give a call its response; without a named call, the longest open one gets it."""
         found = found or self._open[0]
         self._open.remove(found)
         call = found.call
@@ -237,7 +237,7 @@ class Reader:
 
 
 def counts(usage: Node) -> tuple[int, int] | None:
-    """Prompt and output tokens of a usage object, OpenAI's or Anthropic's; None if it holds neither."""
+    """Read prompt and output tokens of a usage object, OpenAI's or Anthropic's; None if it holds neither."""
     if usage.get("prompt_tokens") is not None:
         return usage.count("prompt_tokens"), _count(usage, "completion_tokens")
     if usage.get("input_tokens") is not None:
@@ -253,7 +253,7 @@ def _count(usage: Node, key: str) -> int:
 
 
 def _parsed(arguments: Any) -> Any:
-    """Arguments as an object, where they are one; a model may write what is no JSON."""
+    """Parse arguments into an object where they are one; a model may write invalid JSON."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -263,5 +263,5 @@ def _parsed(arguments: Any) -> Any:
 
 
 def joined(*texts: str) -> str:
-    """The texts that hold anything, a line each."""
+    """Join the non-empty texts, one a line."""
     return "\n".join(text for text in texts if text)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mini-swe-agent: version 1, a list of messages with a command in a fence; version 2, `mini-swe-agent-1.1` trajectories.
+"""Import mini-swe-agent: lists of messages with fenced commands (version 1), or `mini-swe-agent-1.1` files (2).
 
 A command is a call of `bash`: a fenced block of the output in version 1, a tool call or `extra.actions` in version 2.
-What the environment says comes back as a user's or a tool's message, with its return code. `extra` holds usage and the
-time at which a message was made; where every message has one, tools took what lies between. A last message of the role
-`exit` says how the run ended.
+The environment's output comes back as a user's or a tool's message, with its return code. `extra` holds usage and the
+time at which a message was made; where every message has one, the time between is the tools'. A last message of the role
+`exit` tells how the run ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIGNS = ("<returncode>", "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", "MINI_SWE_AGE
 
 
 class MiniSweAgent(Format):
-    """One task a trajectory."""
+    """mini-swe-agent: one task a trajectory."""
 
     name = "mini_swe_agent"
 
@@ -80,7 +80,7 @@ class MiniSweAgent(Format):
 
 
 class _Reader(Reader):
-    """Commands are calls, and what the environment says is their response."""
+    """Reader that takes commands as calls, and the environment's messages as their responses."""
 
     def __init__(self, notes: Notes, system: str) -> None:
         super().__init__(notes, system)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mooncake_trace`: one request a line, with hashed blocks of 512 tokens; AIPerf's `session_id` and `delay` (FORMATS.md).
+"""Import `mooncake_trace`: a request a line, 512-token blocks, AIPerf's `session_id`, `delay` (FORMATS.md).
 
 A line without a session is a task of one step. The lines of a session are its steps: `delay` (ms) is the client's wait
-before each, or `timestamp` says when it was sent. `input_length` is the whole prompt, or what was added to it: AIPerf's
+before each, or `timestamp` is when it was sent. `input_length` is the whole prompt, or the tokens added to it: AIPerf's
 default for these traces is deltas, to which it adds what its server answered (docs/reference/conversation-context-mode.md
-of ai-dynamo/aiperf). Nothing in a file says which, so its blocks have to (`adds_only`).
+of ai-dynamo/aiperf). No field of a file tells which, so its blocks decide (`adds_only`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KEYS = ("input_length", "output_length")
 
 
 class Mooncake(Format):
-    """The FAST25 serving traces and what other simulators write in their form."""
+    """Mooncake: the FAST25 serving traces, and the files that other simulators write in their form."""
 
     name = "mooncake_trace"
 
@@ -55,7 +55,7 @@ class Mooncake(Format):
 
 
 def adds_only(sessions: Sequence[Sequence[Prompt]]) -> bool:
-    """Whether the lines of sessions hold what each adds: most of them do not begin as their session's first line does."""
+    """Whether lines hold only what each adds to its session: most do not begin as the session's first line."""
     whole = deltas = 0
     for prompts in sessions:
         first = prompts[0]
@@ -70,7 +70,7 @@ def adds_only(sessions: Sequence[Sequence[Prompt]]) -> bool:
 
 
 def _summed(prompts: Sequence[Prompt], outputs: Sequence[int]) -> list[Prompt]:
-    """Whole prompts of lines that add to the prompt and the output before them; the first one keeps its blocks."""
+    """Build whole prompts from lines that add to the previous prompt and output; the first keeps its blocks."""
     behind = [0, *accumulate(prompt.tokens + out for prompt, out in zip(prompts, outputs, strict=True))]
     whole = [prompt.tokens + before for prompt, before in zip(prompts, behind, strict=False)]
     return [Prompt(tokens, () if index else prompts[0].blocks) for index, tokens in enumerate(whole)]
@@ -108,9 +108,9 @@ def _task(file: SourceFile, name: str, nodes: list[Node], prompts: Sequence[Prom
 
 
 def _waits(nodes: Sequence[Node], notes: Notes) -> tuple[list[float], Carried]:
-    """The client's wait behind each line, and how it is known: `delay`, else the gap between two `timestamp`s.
+    """Find the client's wait after each line, and its source: `delay`, else the gap between `timestamp`s.
 
-    From a gap a call's own time is taken, which no line holds: `TOKEN_S` a generated token.
+    A gap is reduced by the call's own time, which no line holds: `TOKEN_S` a generated token.
     """
     waits: list[float] = []
     gaps = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an import has to say: counted warnings, the calls whose usage was estimated, and the files that were left out."""
+"""Notes of an import: counted warnings, the calls whose usage was estimated, and the files left out."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sqsim.errors import TraceError
 
 
 class LeftOut(NamedTuple):
-    """A file that gave no task, and why."""
+    """File that gave no task, and the reason."""
 
     path: str
     reason: str
 
 
 class Notes(Counter[str]):
-    """Warnings and how often each holds.
+    """Warnings, each with its count.
 
     `usage`: model calls by how their token counts were found (`recorded`, `estimated`). `strict`: a file that
     cannot be read is an error.
@@ -31,19 +31,19 @@ class Notes(Counter[str]):
         self.left_out: list[LeftOut] = []
 
     def unreadable(self, path: Path, fault: TraceError) -> None:
-        """Name a file that cannot be read and go on without it. Raises the fault if the import is strict."""
+        """Note a file that cannot be read, and go on without it. Raises the fault if the import is strict."""
         if self.strict:
             raise fault
         text = str(fault)
         self.leave_out(path, text.removeprefix(f"{path}:").strip())
 
     def leave_out(self, path: Path, reason: str) -> None:
-        """Name a file that gives no task, and count it."""
+        """Note a file that gives no task, and count it."""
         self.left_out.append(LeftOut(str(path), reason))
         self["a file was left out"] += 1
 
     def share_of_usage(self) -> str | None:
-        """`recorded for 57 % of calls, estimated for 43 %`; None if no call was counted."""
+        """Describe the usage: `recorded for 57 % of calls, estimated for 43 %`; None if no call was counted."""
         total = self.usage.total()
         if not total:
             return None
@@ -53,5 +53,5 @@ class Notes(Counter[str]):
 
 
 def _percent(part: int, whole: int) -> str:
-    """A share in whole per cent, never rounded to none or all."""
+    """Write a share in whole per cent, never rounded to none or all."""
     return f"{min(99, max(1, round(100 * part / whole))) if part < whole else 100} %"

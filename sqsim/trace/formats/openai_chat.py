@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAI chat messages with tool calls: tau-bench's array, `{"messages": [...]}` a line, or a bare list of messages.
+"""Import OpenAI chat messages with tool calls: tau-bench's array, `{"messages": [...]}` a line, or a bare list.
 
-gpt-oss logs are read too (messages.py). Tool definitions beside the messages are part of the prefix.
+gpt-oss logs are read too (messages.py). Tool definitions next to the messages are part of the prefix.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class OpenAIChat(Format):
 
 
 class AnthropicMessages(OpenAIChat):
-    """The same of Anthropic's Messages: content blocks, and `system` beside the messages."""
+    """Anthropic's Messages, imported alike: content blocks, and `system` next to the messages."""
 
     name = "anthropic_messages"
 
@@ -90,5 +90,5 @@ class AnthropicMessages(OpenAIChat):
 
 
 def _system(row: Node, notes: Notes) -> str:
-    """The system text that stands beside the messages, a text or blocks of it."""
+    """Read the system text next to the messages, a text or blocks of it."""
     return said(row, notes, "system").text

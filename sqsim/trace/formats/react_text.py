@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ReAct as text: `<think>`, `<tool_call>{json}</tool_call>`, `<tool_response>`, `<answer>` in chat messages (WebDancer).
+"""Import ReAct text: `<think>`, `<tool_call>`, `<tool_response>`, `<answer>` in chat messages (WebDancer).
 
 Tool responses are user messages. Instructions up to `User: ` in the first one are the same for all tasks, so
 they count as prefix.
@@ -26,7 +26,7 @@ _ASKED = "\n\nUser: "
 
 
 class ReactText(Format):
-    """One task a row."""
+    """ReAct as text: one task a row."""
 
     name = "react_text"
 
@@ -83,7 +83,7 @@ def _script(file: SourceFile, row: Node, number: int, notes: Notes) -> Transcrip
 
 
 def _step(text: str) -> tuple[Step, bool]:
-    """An output by its tags, and whether it answers; what stands outside the tags is text."""
+    """Read an output by its tags, and whether it answers; everything outside the tags is text."""
     step = Step()
     answers = False
     outside = _BLOCK.sub("", text)
@@ -109,7 +109,7 @@ def _call(text: str) -> Invocation:
 
 
 def _hear(step: Step, text: str, notes: Notes) -> None:
-    """A user message behind an output: responses go to the calls in order, the rest is the user's."""
+    """Read a user message after an output: responses belong to the calls in order, the rest is the user's."""
     waiting = [call for call in step.calls if call.response is None]
     responses = _RESPONSE.findall(text)
     for call, response in zip(waiting, responses, strict=False):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our own format, sqtrace/1: one task a line (traces/README.md documents every field)."""
+"""Read our own format, sqtrace/1: one task a line (traces/README.md documents every field)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 60
 
 
 def read_sqtrace(path: Path, checks: Checks) -> Iterator[Task]:
-    """The tasks of one sqtrace/1 file, checked one by one as they are read."""
+    """Yield the tasks of one sqtrace/1 file, checked one by one as they are read."""
     empty = True
     for number, line in lines(path):
         yield checks.task(parse_task(line, file=path, line=number), file=path, line=number)
@@ -30,13 +30,13 @@ def read_sqtrace(path: Path, checks: Checks) -> Iterator[Task]:
 
 
 def is_sqtrace(path: Path) -> bool:
-    """Whether the file's first line says that it is ours, of this or another version."""
+    """Whether the file's first line identifies it as ours, of this or another version."""
     first = next(lines(path), None)
     return first is not None and re.match(r'\{.*"schema"\s*:\s*"sqtrace/', first[1]) is not None
 
 
 def parse_task(text: str, *, file: Path | None = None, line: int | None = None) -> Task:
-    """One line as a task; every fault of form is a `TraceError` (what only `Checks` can see is left to it)."""
+    """Parse one line as a task; a fault of form is a `TraceError` (only `Checks` can find the others)."""
     try:
         return Task.model_validate_json(text)
     except ValidationError as error:
@@ -44,7 +44,7 @@ def parse_task(text: str, *, file: Path | None = None, line: int | None = None) 
 
 
 def named(error: ValidationError, *, file: Path | None = None, line: int | None = None) -> TraceError:
-    """What pydantic found wrong with a task, as our error: the first fault, and how many more there are."""
+    """Make our error from pydantic's: the first fault of the task, and the number of others."""
     faults = error.errors(include_url=False)
     first = faults[0]
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -52,7 +52,7 @@ def named(error: ValidationError, *, file: Path | None = None, line: int | None 
 
 
 def _path(loc: tuple[int | str, ...]) -> str | None:
-    """A pydantic location as a JSON path: `turns[3].calls[0].latency_s`."""
+    """Write a pydantic location as a JSON path: `turns[3].calls[0].latency_s`."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc)
     return "".join(parts).removeprefix(".") or None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A conversation as importers write it down: steps, their calls, and what came behind them."""
+"""Conversation as importers write it: steps, their calls, and the messages after them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MARKUP_TOKENS = 4
 
 @dataclass
 class Invocation:
-    """A tool call; `text` as the model wrote it; `response` is None if none was recorded.
+    """Tool call; `text` as the model wrote it; `response` is None if none was recorded.
 
-    `other_tokens` of the response are no text: pictures.
+    `other_tokens` of the response are not text but pictures.
     """
 
     tool: str
@@ -32,7 +32,7 @@ class Invocation:
 
 @dataclass
 class Step:
-    """A model call, and what entered the context behind it: tool responses, and `user`, what a user wrote.
+    """Model call, and what entered the context after it: tool responses, and `user`, what a user wrote.
 
     `thinks`: it reasoned, even where the recording leaves the text out. `prompt`, `output` and, of the output,
     `reasoning_tokens` are recorded token counts; `estimated`: prompt or output was not. `restarted`: a compaction came
@@ -56,13 +56,13 @@ class Step:
 
     @property
     def visible_tokens(self) -> int:
-        """The output as far as its text is recorded, estimated."""
+        """Estimated tokens of the recorded text of the output."""
         texts = (self.reasoning, self.text, *(call.text for call in self.calls))
         return sum(estimate_tokens(text) for text in texts)
 
     @property
     def heard_tokens(self) -> tuple[list[int], int]:
-        """What came behind the output, estimated: each response, and what belongs to none of them."""
+        """Estimated tokens after the output: of each response, and of the text that belongs to none."""
         responses = [estimate_tokens(call.response or "") + call.other_tokens for call in self.calls]
         messages = (
             len(self.calls) + bool(self.user) + 1
@@ -71,14 +71,14 @@ class Step:
 
     @property
     def growth_tokens(self) -> int:
-        """All that came behind the output, estimated."""
+        """Estimated tokens of everything after the output."""
         responses, rest = self.heard_tokens
         return sum(responses) + rest
 
 
 @dataclass
 class Transcript:
-    """A conversation.
+    """Conversation of one agent.
 
     `prefix` is the system text with the tool definitions; `prefix_id` names it, and `prefix_tokens` counts it, where it
     was recorded otherwise.
@@ -101,5 +101,5 @@ class Transcript:
 
     @property
     def question_tokens(self) -> int:
-        """The question, estimated, with the headers of its message and of the first output."""
+        """Estimated tokens of the question, with the headers of its message and of the first output."""
         return estimate_tokens(self.question) + self.question_other_tokens + 2 * MARKUP_TOKENS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what was said to a task: for formats that record text.
+"""Make a task of a transcript, for formats that record text.
 
 An importer writes down the steps of a conversation; `transcript_task` counts tokens, numbers cursors and
 finds references. Recorded usage is used where there is any, and filled in where a step lacks it (usage.py); without
@@ -34,7 +34,7 @@ __all__ = ["Invocation", "Step", "Transcript", "transcript_task"]
 
 
 def transcript_task(script: Transcript, notes: Notes) -> Task:
-    """The task that a transcript tells."""
+    """Make the task of a transcript."""
     steps = _completed(script.steps, notes)
     usage = filled_usage(steps, notes)
     if usage is None and not script.prefix:
@@ -86,7 +86,7 @@ def transcript_task(script: Transcript, notes: Notes) -> Task:
 
 
 def _completed(steps: Sequence[Step], notes: Notes) -> list[Step]:
-    """The steps, with calls that nobody answered turned into text, and the end that nobody read left out."""
+    """Complete the steps: unanswered calls become text, and an end that no call read is left out."""
     steps = list(steps)
     for step in steps:
         for call in [call for call in step.calls if call.response is None]:
@@ -100,13 +100,13 @@ def _completed(steps: Sequence[Step], notes: Notes) -> list[Step]:
 
 
 def _room_for_prefix(steps: Sequence[Step], usage: Sequence[tuple[int, int]]) -> list[int]:
-    """What each prompt has besides what is known to be its own; every prompt begins with the prefix."""
+    """Compute what each prompt holds in addition to its known parts; every prompt begins with the prefix."""
     kept = [estimate_tokens(step.kept) + 2 * MARKUP_TOKENS if step.kept else 1 for step in steps]
     return [prompt - own for (prompt, _), own in zip(usage, kept, strict=True)]
 
 
 def _grown(steps: list[Step], usage: list[tuple[int, int]], notes: Notes) -> list[int]:
-    """Recorded growth behind each step; a prompt that shrank began a new context."""
+    """Compute the recorded growth after each step; a prompt that shrank began a new context."""
     grown: list[int] = []
     start = 0
     for index in range(1, len(steps) + 1):
@@ -116,7 +116,7 @@ def _grown(steps: list[Step], usage: list[tuple[int, int]], notes: Notes) -> lis
             steps[index].restarted = True
         if index == len(steps) or steps[index].restarted:
             macro_step = usage[start:index]
-            # What nobody read was never counted; a response has its estimate all the same.
+            # No call read it, so it was never counted; a response still has its estimate.
             unread = steps[index - 1].growth_tokens if index == len(steps) and steps[index - 1].calls else 0
             grown += [*appended([p for p, _ in macro_step], [o for _, o in macro_step], notes), unread]
             start = index
@@ -124,7 +124,7 @@ def _grown(steps: list[Step], usage: list[tuple[int, int]], notes: Notes) -> lis
 
 
 def _turn(step: Step, prefix: int, growth: int | None, notes: Notes) -> Turn:
-    """A step's tokens: all estimated, or recorded sums divided as the estimates are. Cursors come later."""
+    """Make a turn of a step: all tokens estimated, or recorded sums divided like the estimates; no cursors."""
     said = [estimate_tokens(text) for text in (step.reasoning, step.text, *(call.text for call in step.calls))]
     if step.output is not None and growth is not None:
         output = at_least_one(step.output, "an output", notes)
@@ -172,7 +172,7 @@ def _turn(step: Step, prefix: int, growth: int | None, notes: Notes) -> Turn:
 
 
 def _heard(step: Step, growth: int) -> tuple[list[int], int]:
-    """Recorded growth divided as the estimates are; what a text cannot have, being shorter, is nobody's."""
+    """Divide recorded growth like the estimates; tokens beyond what a text can have belong to no response."""
     responses, template = step.heard_tokens
     *heard, rest = shared_out(growth, [*responses, template])
     for number, call in enumerate(step.calls):
@@ -184,7 +184,7 @@ def _heard(step: Step, growth: int) -> tuple[list[int], int]:
 
 
 def _numbered(turns: Sequence[Turn]) -> list[Turn]:
-    """The turns with cursors: the index of each successful response."""
+    """Number the turns' cursors: the index of each successful response."""
     numbered, cursor = [], 0
     for turn in turns:
         calls = []
@@ -196,7 +196,7 @@ def _numbered(turns: Sequence[Turn]) -> list[Turn]:
 
 
 def _with_mentions(task: Task, script: Transcript, steps: Sequence[Step]) -> Task:
-    """The task with the references that its texts hold. A turn without calls speaks to the user: an answer."""
+    """Add the references in the task's texts. A turn without calls speaks to the user, as an answer does."""
     mentions = Mentions()
     mentions.heard(script.prefix)
     mentions.heard(script.question)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token counts of a conversation's calls: as recorded, and filled in from the neighbours where one lacks them."""
+"""Complete the token counts of a conversation's calls: a missing count is filled in from its neighbours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqsim.trace.formats.steps import MARKUP_TOKENS, Step
 
 
 def filled_usage(steps: Sequence[Step], notes: Notes) -> list[tuple[int, int]] | None:
-    """Prompt and output of every step; None if no step has a recorded prompt. Marks what is estimated."""
+    """Return prompt and output of every step, estimates marked; None if no step has a recorded prompt."""
     if all(step.prompt is None for step in steps):
         for step in steps:
             step.estimated = True
@@ -29,7 +29,7 @@ def filled_usage(steps: Sequence[Step], notes: Notes) -> list[tuple[int, int]] |
 
 
 def _prompt(steps: Sequence[Step], index: int) -> int:
-    """A missing prompt: what the one before it grew to, at most what the next recorded one leaves room for."""
+    """Estimate a missing prompt: what the previous one grew to, limited by the next recorded one."""
     step = steps[index]
     following = _next_recorded(steps, index)
     if index and not step.restarted:
@@ -38,14 +38,14 @@ def _prompt(steps: Sequence[Step], index: int) -> int:
         return max(before.prompt or 0, grown if following is None else min(grown, following))
     if following is not None:
         return max(1, following)
-    # A new context of which nothing was recorded: what every context begins with, and what was kept.
+    # A new context without any recorded count: the beginning that all contexts share, and the kept text.
     known = next((step for step in steps if step.prompt is not None), None)
     shared = (known.prompt or 0) if known is not None and known is steps[0] else 0
     return max(1, shared + estimate_tokens(step.kept) + 2 * MARKUP_TOKENS)
 
 
 def _next_recorded(steps: Sequence[Step], index: int) -> int | None:
-    """A step's prompt as the next recorded one of its context gives it: less all that came in between."""
+    """Estimate a step's prompt from the next recorded one of its context, less all that came in between."""
     between = 0
     for number in range(index, len(steps)):
         later = steps[number]

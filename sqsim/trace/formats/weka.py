@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`weka_trace`: one JSON object a file, token counts and hashed blocks of a coding agent's requests (FORMATS.md).
+"""Import `weka_trace`: one object a file, a coding agent's token counts and hashed blocks (FORMATS.md).
 
-What the format does not say and the files show:
+Facts that the format does not state and the files show:
 - `hash_ids` name the full blocks of a prompt; `hash_id_scope: local` means that they hold within the file.
 - A sub-agent's `t` is its end in older corpora, and `t - duration_ms` the moment its parent's request ended; in newer
   ones `t` is its start and its requests' `t` count from the session's start (weka_runs.py).
@@ -26,7 +26,7 @@ _KEYS = ("id", "block_size", "requests")
 
 
 class _Request(NamedTuple):
-    """One model call: its start in seconds, token counts, prompt blocks, and what surrounds it."""
+    """Model call: its start in seconds, token counts, prompt blocks, and surrounding waits."""
 
     start_s: float
     prompt: int
@@ -91,7 +91,7 @@ def _request(entry: Node) -> _Request:
 
 
 class _Session:
-    """The requests of one agent, in order of their start."""
+    """Requests of one agent, in order of their start."""
 
     def __init__(
         self, node: Node, scope: str, name: str, block: int, requests: Sequence[_Request], notes: Notes
@@ -113,7 +113,7 @@ class _Session:
         return request.start_s + api_s
 
     def join(self, start_s: float, end_s: float) -> Spawn | None:
-        """The turn that started a run from start_s to end_s, and the step that first came after it."""
+        """Find the turn that started a run from start_s to end_s, and the first step after the run."""
         last = len(self._requests) - 1
         turn = max((i for i in range(last) if self._requests[i].start_s <= start_s), default=None)
         if turn is None:
@@ -131,7 +131,7 @@ class _Session:
         first, last = self._requests[0], self._requests[-1]
         steps = self._steps(children)
         named = len(first.blocks) >= first.prompt // self._block
-        # Cut to full blocks, so that the ids say which sessions of the file share it.
+        # Cut to full blocks, so that the ids tell which sessions of the file share it.
         blocks = min(self._shared_tokens() // self._block, len(first.blocks)) if named else 0
         prefix = Prefix(id=f"weka:{self._digest(*first.blocks[:blocks])}", tokens=blocks * self._block)
         turns, answer = counted_turns(steps, prefix.tokens, self._notes)
@@ -154,7 +154,7 @@ class _Session:
         )
 
     def _shared_tokens(self) -> int:
-        """Tool definitions and system prompt, as far as every prompt can hold them."""
+        """Compute the tokens of tool definitions and system prompt, as far as every prompt can hold them."""
         stated = self._node.count("tool_tokens") + self._node.count("system_tokens")
         return min(stated, *(max(0, request.prompt - 1) for request in self._requests))
 
@@ -177,14 +177,14 @@ class _Session:
         return steps
 
     def _calls_tools(self, index: int) -> bool:
-        """Whether tool results followed a request; where the file does not say what did, whether it stopped for them."""
+        """Whether tool results followed a request; if the file does not tell, whether it stopped for tools."""
         if index + 1 == len(self._requests):
             return False
         inputs = self._requests[index + 1].inputs
         return "tool_result" in inputs if inputs else self._requests[index].stop == "tool_use"
 
     def _waits(self, index: int, children: Sequence[tuple[Spawn, float]]) -> tuple[float, float]:
-        """Seconds of tools beside the sub-agents, and behind them, before the next request."""
+        """Compute the seconds of tools during the sub-agents, and after them, before the next request."""
         if index + 1 == len(self._requests):
             return 0.0, 0.0
         request, following = self._requests[index], self._requests[index + 1]
@@ -196,6 +196,6 @@ class _Session:
         return round(max(0.0, following.start_s - self._ends_s(index)), 3), 0.0
 
     def _digest(self, *hash_ids: int) -> str:
-        """A 48-bit name of blocks that holds outside their file too: scope `local` is put before the ids."""
+        """Make a 48-bit name of blocks, unique beyond their file: scope `local` is put before the ids."""
         scope = "global" if self._node.get("hash_id_scope") == "global" else self._scope
         return hashlib.blake2b(repr((scope, hash_ids)).encode(), digest_size=6).hexdigest()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a sub-agent of a WEKA session ran: what its marker's `t` and its requests' times count from.
+"""Find when a sub-agent of a WEKA session ran: the zero of its marker's `t` and of its requests' times.
 
 Older corpora give the end in `t` and its requests' times from its own start; newer ones give the start, and times from
-the session's start. Nothing in a file says which, so the times have to: requests lie inside the run, and no run begins
-before the session does. What can be read both ways follows the file's other sub-agents, else the older form.
+the session's start. No field of a file tells which, so the times decide: requests lie inside the run, and no run begins
+before the session does. Times that fit both forms follow the file's other sub-agents, else the older form.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _SLACK_S = 1.0
 
 
 class Run(NamedTuple):
-    """A sub-agent's start and end on its parent's clock, in seconds."""
+    """Start and end of a sub-agent on its parent's clock, in seconds."""
 
     start_s: float
     end_s: float
 
 
 class _Times(NamedTuple):
-    """A sub-agent's marker, how long it ran if the file says so, and its requests' first start and last end."""
+    """Times of a sub-agent: marker, duration if the file states it, its requests' first start and last end."""
 
     t_s: float
     duration_s: float | None
@@ -38,7 +38,7 @@ class _Times(NamedTuple):
         return self.last_s - self.first_s if self.duration_s is None else self.duration_s
 
     def may_end(self) -> bool:
-        """Whether `t` may be the end: the run began in the session, with requests in it or from its own start."""
+        """Whether `t` may be the end: the run began in the session, its requests inside or from its start."""
         if self.duration_s is None:
             return False  # it was started and left running
         start_s = self.t_s - self.duration_s
@@ -46,12 +46,12 @@ class _Times(NamedTuple):
         return start_s >= -_SLACK_S and (inside or self._from_own_start())
 
     def may_start(self) -> bool:
-        """Whether `t` may be the start: requests lie behind it, or count from it."""
+        """Whether `t` may be the start: requests come after it, or count from it."""
         inside = self.t_s - _SLACK_S <= self.first_s and self.last_s <= self.t_s + self.length_s + _SLACK_S
         return inside or self._from_own_start()
 
     def must_start(self) -> bool:
-        """Whether requests lie behind `t` in a session's time, so that it is no end."""
+        """Whether requests come after `t` in a session's time, so that it is no end."""
         return self.may_start() and not self.may_end()
 
     def _from_own_start(self) -> bool:
@@ -59,7 +59,7 @@ class _Times(NamedTuple):
 
 
 def sub_agent_runs(children: Sequence[Node], notes: Notes) -> list[Run]:
-    """The run of each sub-agent of a file. Raises `TraceError`."""
+    """Find the run of each sub-agent of a file. Raises `TraceError`."""
     times = [_times(child) for child in children]
     starts = any(each.must_start() for each in times)
     runs = []

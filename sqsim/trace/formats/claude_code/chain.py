@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events of one agent in file order, read into steps."""
+"""Read the events of one agent, in file order, into steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _USAGE = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_token
 
 @dataclass(eq=False)
 class Use:
-    """A tool use: its call, the step it belongs to, and when it was made and answered (seconds)."""
+    """Tool use: its call, its step, and the times of call and answer (seconds)."""
 
     call: Invocation
     step: Step
@@ -37,7 +37,7 @@ class Use:
 
 @dataclass(eq=False)
 class Model:
-    """A model call: what names it, its step, when it was asked and its first line came, its place in the log's tree.
+    """Model call: its key, its step, the times of its request and first line, its place in the log's tree.
 
     `compacted`: a compaction came before it. `cached`: tokens of its prompt that the server had already.
     """
@@ -53,7 +53,7 @@ class Model:
 
 @dataclass
 class _Heard:
-    """A user's message that no model call has read yet: where it stands, and what waits for it."""
+    """User message that no model call has read yet: its place, its text, and the wait before it."""
 
     place: int
     text: str
@@ -63,7 +63,7 @@ class _Heard:
 
 
 class Chain:
-    """One agent's context as its log tells it."""
+    """Context of one agent, read from its log."""
 
     def __init__(self, notes: Notes) -> None:
         self.models: list[Model] = []
@@ -93,11 +93,11 @@ class Chain:
         return next((model.cached for model in self.models if model.cached is not None), None)
 
     def last_before(self, moment_s: float) -> float:
-        """When the last event not after a moment came."""
+        """Find the time of the last event not after a moment."""
         return max((at_s for at_s in self._times if at_s <= moment_s), default=moment_s)
 
     def read(self, event: Node) -> None:
-        """Take in the next line of the log."""
+        """Read the next line of the log."""
         kind = event.optional_text("type")
         if kind not in {"user", "assistant"}:
             self._compacted |= kind == "system" and event.get("subtype") == "compact_boundary"
@@ -115,7 +115,7 @@ class Chain:
         self._times.append(now_s)
 
     def finish(self) -> None:
-        """The log ended: what nobody read stays with the last step."""
+        """End the log: messages that no call has read stay with the last step."""
         self._flush()
 
     def _assistant(self, message: Node, event: Node, now_s: float) -> None:
@@ -149,7 +149,7 @@ class Chain:
             self._usage(found, message.node("usage"))
 
     def _begun(self) -> Step:
-        """A new step behind what was heard; it restarts the context behind a compaction, and where a user went back."""
+        """Begin a step after the unread messages; it restarts the context after a compaction or a rewind."""
         self._was_compacted = self._compacted and bool(self.models)
         step = Step(restarted=bool(self.models) and (self._compacted or self._rewound))
         if step.restarted:
@@ -158,7 +158,7 @@ class Chain:
             )
             self._waited(sum(heard.wait_s for heard in self._unread))
             self._unread = []
-        elif self._summary:  # the file begins behind a compaction
+        elif self._summary:  # the file begins after a compaction
             self.question = self._summary
         self._flush()
         self._compacted = self._rewound = False
@@ -166,7 +166,7 @@ class Chain:
         return step
 
     def _flush(self) -> None:
-        """What was heard enters the context behind the last step, or is the question."""
+        """Move the unread messages into the context after the last step, or into the question."""
         texts = [heard.text for heard in self._unread if heard.text]
         others = sum(heard.other_tokens for heard in self._unread)
         if self.models:
@@ -185,7 +185,7 @@ class Chain:
             last.user_wait_s = round(last.user_wait_s + wait_s, 3)
 
     def _fork(self, event: Node) -> None:
-        """If the event's parent lies behind where the log has got to, what came since is not in its context."""
+        """Leave out what came since the event's parent, where the log has passed that parent."""
         place = self._places.forks_at(event)
         if place is None or self._compacted:
             return
@@ -261,7 +261,7 @@ class Chain:
             self._unread.append(_Heard(place, text, other_tokens, now_s, wait_s))
 
     def _result(self, event: Node, block: Node, now_s: float) -> Use | None:
-        """The use that a tool result answers; None if its call is not in the file."""
+        """Return the use that a tool result answers; None if its call is not in the file."""
         use = self._answers.get(block.text("tool_use_id"))
         if use is None:
             self._notes["a tool result whose call is not in the file counts as a user's text"] += 1

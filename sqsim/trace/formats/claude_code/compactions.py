@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compaction's own model call, which newer versions log as an agent of its own (`agent-acompact-*`)."""
+"""Place a compaction's own model call, which newer versions log as an agent of its own (`agent-acompact-*`)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def is_compaction(name: str, side: Chain) -> bool:
 
 
 def put_before_reset(side: Chain, mains: Iterable[Chain], notes: Notes) -> bool:
-    """Make a compaction's calls steps of the session before the reset that they made; False if there is no such session.
+    """Make a compaction's calls steps before the reset that they caused; False if there is no such reset.
 
-    They read the session's whole context, so they share its cached prompt, and grow it by what asks for the summary.
+    They read the session's whole context, so they share its cached prompt, and grow it by the request for the summary.
     """
     begun_s = side.started_s or 0.0
     for main in mains:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that a resumed or forked session repeats from the one it was begun from: load that was sent once."""
+"""Leave out calls that a resumed or forked session repeats from its origin: they were sent once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqsim.trace.formats.notes import Notes
 
 
 def leave_out_copies(chain: Chain, seen: Container[tuple[str, str]], notes: Notes) -> int:
-    """Start a chain at its first new call: what was copied before it is what that call was asked. Returns their number."""
+    """Start a chain at its first new call, whose prompt holds the copies. Returns the number of copies."""
     new = next((i for i, model in enumerate(chain.models) if model.key not in seen), len(chain.models))
     if not new:
         return 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that belong together: a session's log, its sub-agents' files, and the logs of sessions resumed from it."""
+"""Group files that belong together: a session's log, its sub-agents' files, and logs of resumed sessions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqsim.trace.formats.notes import Notes
 
 @dataclass
 class Surveyed:
-    """What one reading of a file tells: its sessions, its calls, when it begins, and whether it is a sub-agent's."""
+    """Survey of a file: its sessions, its calls, its beginning, and whether it is a sub-agent's."""
 
     file: SourceFile
     sessions: list[str] = field(default_factory=list)
@@ -23,13 +23,13 @@ class Surveyed:
 
     @property
     def session(self) -> str:
-        """The session that the file is of: the one it is named after, else the first in it."""
+        """Session of the file: the one that names the file, else the first in it."""
         stem = self.file.stem
         return stem if stem in self.sessions or not self.sessions else self.sessions[0]
 
 
 def survey(file: SourceFile) -> Surveyed:
-    """Read a file for what ties it to others. Raises `TraceError`."""
+    """Read the keys that tie a file to others. Raises `TraceError`."""
     found = Surveyed(file)
     begun: dict[tuple[str, str], tuple[str, str]] = {}
     some = False
@@ -51,12 +51,12 @@ def survey(file: SourceFile) -> Surveyed:
 
 
 def copy_key(key: tuple[str, str], begun_s: float) -> tuple[str, str]:
-    """What a copied call keeps: its message's id and its request's; without the latter, the time it began."""
+    """Key that a copied call keeps: the ids of message and request; without the latter, the time it began."""
     return (key[0], key[1] or f"{begun_s:.3f}")
 
 
 def families(files: Sequence[Surveyed]) -> list[list[Surveyed]]:
-    """Files that share a session or a call, in the order of their first files; the longest log of a family comes first."""
+    """Group files that share a session or a call, by their first files; a family's longest log comes first."""
     parent = list(range(len(files)))
 
     def root(index: int) -> int:

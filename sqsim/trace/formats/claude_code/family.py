@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session, its sub-agents, and the sessions resumed from it, read into tasks."""
+"""Read a session, its sub-agents, and the sessions resumed from it into tasks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sqsim.trace.schema import Outcome, Parent, Spawn, Task
 
 @dataclass
 class _Log:
-    """One agent's chain, the file it was first found in, and the session it belongs to."""
+    """Chain of one agent, the first file that holds it, and its session."""
 
     chain: Chain
     file: SourceFile
@@ -32,7 +32,7 @@ class _Log:
 
 
 class Family:
-    """Reads files of one family, the longest log first, and tells their tasks."""
+    """Reader of one family's files, the longest log first, which makes their tasks."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
@@ -42,7 +42,7 @@ class Family:
         self._read: set[str] = set()  # uuids of sidechain events
 
     def read(self, found: Surveyed) -> None:
-        """Take in one file. Raises `TraceError`."""
+        """Read one file. Raises `TraceError`."""
         main = _Log(Chain(self._notes), found.file, found.session)
         for event in events(found.file, self._notes):
             if event.get("isSidechain") is True:
@@ -57,7 +57,7 @@ class Family:
             self._mains.append(main)
 
     def _side(self, event: Node, found: Surveyed) -> _Log | None:
-        """The sub-agent of a sidechain event; None if the event was read in another file."""
+        """Return the sub-agent of a sidechain event; None if the event was read in another file."""
         uuid = event.optional_text("uuid")
         if uuid and uuid in self._read:
             return None
@@ -69,7 +69,7 @@ class Family:
         return self._sides.setdefault(name, _Log(Chain(self._notes), found.file, found.session))
 
     def tasks(self, format_name: str, begins_s: float, used: set[str]) -> Iterator[Task]:
-        """The tasks, parents before their sub-agents; `used` are ids of tasks that there are already."""
+        """Return the tasks, parents before their sub-agents; `used` are ids of tasks that exist already."""
         self._without_copies()
         sides = {name: log.chain for name, log in self._sides.items() if log.chain.models}
         mains = {str(number): log.chain for number, log in enumerate(self._mains)}
@@ -100,7 +100,7 @@ class Family:
         self._name_the_empty(bool(made))
 
     def _without_copies(self) -> None:
-        """Leave out calls that another log of the family holds, and name what a first look could not know."""
+        """Leave out calls that another log of the family holds, and note what a first look could not know."""
         seen: set[tuple[str, str]] = set()
         sides = sorted(self._sides.values(), key=lambda log: log.chain.started_s or 0.0)
         for log in [*self._mains, *sides]:
@@ -117,7 +117,7 @@ class Family:
     def _lineage(
         self, begun: Started | None, log: _Log, logs: dict[str, _Log], made: dict[str, Task]
     ) -> tuple[Parent | None, Spawn | None]:
-        """The parent's turn that started a sub-agent, and the step that first came after its end; none if there is none."""
+        """Find the parent's turn that started a sub-agent, and the first step after its end; None: no turn."""
         task = None if begun is None else made.get(begun.parent)
         if begun is None or task is None:
             return None, None
@@ -179,7 +179,7 @@ class Family:
 
 
 def _parents_first(sides: dict[str, Chain], found: dict[str, Started]) -> list[str]:
-    """Sub-agents, each behind the one that started it."""
+    """Sort sub-agents so that each follows the one that started it."""
     order = [name for name in sides if name not in found or found[name].parent not in sides]
     for name in order:
         order += [inner for inner, each in found.items() if each.parent == name and inner in sides]
@@ -187,7 +187,7 @@ def _parents_first(sides: dict[str, Chain], found: dict[str, Started]) -> list[s
 
 
 def _new(task_id: str, stem: str, used: set[str]) -> str:
-    """An id that no task has: as it is, with its file's name, with a number."""
+    """Make an id that no task has: the given one, else with its file's name, else with a number."""
     names = [task_id, f"{task_id}~{stem}", *(f"{task_id}~{stem}~{n}" for n in range(2, len(used) + 3))]
     name = next(name for name in names if name not in used)
     used.add(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The importer of Claude Code sessions."""
+"""Importer of Claude Code sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sqsim.trace.schema import Task
 
 
 class ClaudeCode(Format):
-    """One task a session, and one a sub-agent; files of one session are read together."""
+    """Claude Code: one task a session, and one a sub-agent; files of one session are read together."""
 
     name = "claude_code"
 
@@ -39,7 +39,7 @@ class ClaudeCode(Format):
             yield from unit.tasks()
 
     def units(self, files: Sequence[SourceFile], notes: Notes) -> Iterator[Unit]:
-        """One unit a family: a session with its sub-agents, and what was resumed or forked from it."""
+        """Yield one unit a family: a session with its sub-agents, and sessions resumed or forked from it."""
         found: list[Surveyed] = []
         for file in files:
             try:
@@ -54,7 +54,7 @@ class ClaudeCode(Format):
             yield Unit(group[0].file, partial(self._family, group, begins_s, used, notes))
 
     def beside(self, path: Path) -> list[Path]:
-        """The files of a session's sub-agents lie in a folder of its name."""
+        """List the files of a session's sub-agents, which lie in a folder of its name."""
         folder = path.with_name(SourceFile(path).stem) / "subagents"
         return sorted(folder.rglob("*.jsonl")) if folder.is_dir() else []
 

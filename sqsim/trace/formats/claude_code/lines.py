@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a session log as events: which of them count, who spoke, and when."""
+"""Read the lines of a session log as events: their relevance, their speaker and their time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVENTS = {"user", "assistant"}
 
 
 def events(file: SourceFile, notes: Notes) -> Iterator[Node]:
-    """The file's objects in their order, each uuid once."""
+    """Yield the file's objects in their order, each uuid once."""
     seen: set[str] = set()
     for line in file.nodes():
         uuid = line.get("uuid")
@@ -26,7 +26,7 @@ def events(file: SourceFile, notes: Notes) -> Iterator[Node]:
 
 
 def is_call(event: Node) -> bool:
-    """Whether the event is a line of a model call; what the client itself wrote is none."""
+    """Whether the event is a line of a model call; a message that the client itself wrote is none."""
     if event.get("type") != "assistant" or event.get("isApiErrorMessage") is True:
         return False
     message = event.get("message")
@@ -34,14 +34,14 @@ def is_call(event: Node) -> bool:
 
 
 def call_key(event: Node) -> tuple[str, str]:
-    """What names a model call: its message's id and its request's; the line's own uuid where there is no id."""
+    """Return the key of a model call: the ids of message and request; without an id, the line's own uuid."""
     message = event.node("message")
     name = message.optional_text("id")
     return (name or event.text("uuid"), event.optional_text("requestId") if name else "")
 
 
 def time_s(event: Node) -> float:
-    """The event's time in seconds since 1970. Raises `TraceError`."""
+    """Return the event's time in seconds since 1970. Raises `TraceError`."""
     text = event.text("timestamp")
     try:
         moment = datetime.fromisoformat(text)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a new event stands in the tree that `parentUuid` makes of a log.
+"""Find the place of a new event in the tree that `parentUuid` makes of a log.
 
-A log is written in the order of time. An event whose parent is not where the log had got to was written after the user
-went back, or on a second branch: what was said since that parent is not in its context.
+A log is written in the order of time. An event whose parent is not at the log's present place was written after the user
+went back, or on a second branch: messages since that parent are not in its context.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ START = 0
 
 
 class Places:
-    """Numbers the places of one agent's context: a step and every message of a user begin a new one."""
+    """Counter of the places in one agent's context: a step and every user message begin a new one."""
 
     def __init__(self) -> None:
         self.here = START
         self._last = START
         self._of: dict[str, int] = {}  # uuid -> place
-        self._tree = False  # does the log say what follows what?
+        self._tree = False  # does the log link each event to its parent?
 
     def forks_at(self, event: Node) -> int | None:
-        """The earlier place that the event continues; None if it continues where the log has got to."""
+        """Find the earlier place that the event continues; None if it continues the log's present place."""
         parent = event.optional_text("parentUuid")
         if not parent and self._tree and event.get("logicalParentUuid") is None:
             return START if self.here != START else None
@@ -32,23 +32,23 @@ class Places:
         return None if place is None or place == self.here else place
 
     def passed(self, event: Node) -> None:
-        """An event that adds nothing to the context stands where its parent does."""
+        """Give an event that adds nothing to the context its parent's place."""
         self.stands(event, self._of.get(event.optional_text("parentUuid"), self.here))
 
     def stands(self, event: Node, place: int) -> None:
-        """The event belongs to a place that is there already."""
+        """Give the event an existing place."""
         uuid = event.optional_text("uuid")
         if uuid:
             self._of[uuid] = place
 
     def follows(self, event: Node, place: int) -> int:
-        """A response to a call at a place; it stands where its parent does, if that came later. Returns where it stands."""
+        """Give a response its call's place, or its parent's if that is later. Returns the place."""
         place = max(place, self._of.get(event.optional_text("parentUuid"), place))
         self.stands(event, place)
         return place
 
     def begins(self, event: Node) -> int:
-        """The event begins a new place, which is where the log has got to."""
+        """Give the event a new place, which becomes the log's present one."""
         self._last += 1
         self.here = self._last
         self.stands(event, self.here)

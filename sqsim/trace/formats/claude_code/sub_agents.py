@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which call started each sub-agent, nested ones included, and what each call waited for besides."""
+"""Find the call that started each sub-agent, nested ones included, and each call's other waits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sqsim.trace.formats.claude_code.chain import Chain, Use
 
 @dataclass(frozen=True)
 class Started:
-    """A sub-agent's parent, by name, and the call that started it."""
+    """Parent of a sub-agent, by name, and the call that started it."""
 
     parent: str
     use: Use
 
 
 def started(mains: Mapping[str, Chain], sides: Mapping[str, Chain]) -> dict[str, Started]:
-    """For each sub-agent that a call started, its parent; a parent comes before its own sub-agents.
+    """Find the parent of each sub-agent that a call started; a parent comes before its own sub-agents.
 
     An agent's id in a tool's result names it for certain. Else it is the call with the same prompt, else the call that
     was running when it began: the latest made, of those that no other sub-agent is known to answer.
@@ -28,14 +28,14 @@ def started(mains: Mapping[str, Chain], sides: Mapping[str, Chain]) -> dict[str,
     waiting = dict(sorted(sides.items(), key=lambda item: (item[1].started_s or 0.0, item[0])))
     while waiting:
         name = _next(waiting, placed, found)
-        if name is None:  # nobody started it; it may have started others
+        if name is None:  # no call started it; it may have started others
             name = next(iter(waiting))
         placed[name] = waiting.pop(name)
     return found
 
 
 def _next(waiting: Mapping[str, Chain], placed: Mapping[str, Chain], found: dict[str, Started]) -> str | None:
-    """The next sub-agent whose parent is known, put into `found`; those that an id names come first."""
+    """Put the next sub-agent with a known parent into `found`; those that an id names come first."""
     for name in waiting:
         where = _by_name(name, placed)
         if where is not None:
@@ -72,9 +72,9 @@ def _likely(side: Chain, placed: Mapping[str, Chain], answered: set[int]) -> Sta
 
 
 def leave_own_wait(found: Mapping[str, Started], sides: Mapping[str, Chain], placed: Iterable[Chain]) -> None:
-    """A call that waited for its sub-agents takes no time beside them: they are simulated, not waited for twice.
+    """Remove from a call its wait for sub-agents: they are simulated, and must not be waited for twice.
 
-    What it took behind them, and behind the other tools of its step, is a wait behind the tools.
+    The time that it took after them, and after the other tools of its step, is a wait after the tools.
     """
     ends: dict[int, list[float]] = {}
     for name, each in found.items():

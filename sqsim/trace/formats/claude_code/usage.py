@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage that was written before an output was complete: far fewer tokens than its own text has."""
+"""Mend usage written before its output was complete: it has far fewer tokens than its own text."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sqsim.trace.formats.notes import Notes
 from sqsim.trace.formats.steps import Step
 
 _LEAST = 32
-"""An output of so many tokens that thinks is not taken for the first line of a stream (those have 1 to 8; a guess)."""
+"""A thinking output of at least this many tokens is not taken for a stream's first line (those have 1 to 8; a guess)."""
 
 
 def mend(steps: Sequence[Step], notes: Notes) -> None:
-    """Replace outputs that cannot be whole by an estimate, held against what the next prompt grew by.
+    """Replace outputs that cannot be whole by an estimate, compared with the growth of the next prompt.
 
-    What a step thought is in the next prompt, so what that grew by, less what came in behind the output, is what was
-    generated; it bounds the estimate. A hidden thought without a next prompt stays unknown.
+    A step's thoughts are in the next prompt, so its growth, less what came in after the output, is the generated
+    output; it bounds the estimate. A hidden thought without a next prompt stays unknown.
     """
     for index, step in enumerate(steps):
         if step.output is None:
@@ -40,7 +40,7 @@ def mend(steps: Sequence[Step], notes: Notes) -> None:
 
 
 def _growth(step: Step, following: Step | None) -> int | None:
-    """What the next prompt of the same context grew by; None if there is none, or it did not grow."""
+    """Compute the growth of the next prompt of the same context; None if there is none, or it did not grow."""
     if following is None or following.restarted or following.prompt is None or step.prompt is None:
         return None
     growth = following.prompt - step.prompt

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The importer of Codex rollouts."""
+"""Importer of Codex rollouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SPOKEN = {"reasoning", "function_call", "custom_tool_call", "local_shell_call"}
 
 
 class Codex(Format):
-    """One task a rollout; a thread that another one spawned is its sub-agent."""
+    """Codex: one task a rollout; a thread that another one spawned is its sub-agent."""
 
     name = "codex"
 
@@ -41,7 +41,7 @@ class Codex(Format):
             yield from unit.tasks()
 
     def units(self, files: Sequence[SourceFile], notes: Notes) -> Iterator[Unit]:
-        """One unit a rollout, a thread behind the one that it was spawned or forked from."""
+        """Yield one unit a rollout, a thread after the one that spawned it or from which it was forked."""
         found: list[_Thread] = []
         for file in files:
             try:
@@ -57,7 +57,7 @@ class Codex(Format):
 
 
 class _Thread(NamedTuple):
-    """A rollout by its first lines: its id, what it comes from (spawned: as a sub-agent), and how it counts tokens."""
+    """Summary of a rollout from its first lines: id, origin (spawned: as a sub-agent), and token counting."""
 
     file: SourceFile
     name: str
@@ -69,7 +69,7 @@ class _Thread(NamedTuple):
 
 
 def _survey(file: SourceFile) -> _Thread:
-    """What a rollout is, without reading its texts. Raises `TraceError`."""
+    """Summarise a rollout without reading its texts. Raises `TraceError`."""
     name = comes_from = ""
     spawned = spoke = counted = leads = False
     begins_s: float | None = None
@@ -92,7 +92,7 @@ def _survey(file: SourceFile) -> _Thread:
 
 
 def _origin(meta: Node) -> tuple[str, bool]:
-    """The thread that spawned this one, or that it was forked from; whether it was spawned."""
+    """Find the thread that spawned this one, or from which it was forked; and whether it was spawned."""
     source = meta.get("source")
     if isinstance(source, dict) and isinstance(source.get("subagent"), dict):
         inner = source["subagent"].get("thread_spawn")
@@ -104,7 +104,7 @@ def _origin(meta: Node) -> tuple[str, bool]:
 
 
 def _parents_first(found: Sequence[_Thread]) -> list[_Thread]:
-    """The threads in their order, each behind the one that it comes from."""
+    """Sort the threads so that each follows its origin."""
     names = {each.name for each in found}
     children: defaultdict[str, list[_Thread]] = defaultdict(list)
     order: list[_Thread] = []
@@ -119,7 +119,7 @@ def _parents_first(found: Sequence[_Thread]) -> list[_Thread]:
 
 
 class _Made(NamedTuple):
-    """A thread that was read: its task, and its calls."""
+    """Thread that was read: its task and its calls."""
 
     task: Task
     models: list[Model]
@@ -128,7 +128,7 @@ class _Made(NamedTuple):
 
 
 class _Family:
-    """The threads of an import."""
+    """Threads of one import."""
 
     def __init__(self, notes: Notes, begins_s: float, format_name: str) -> None:
         self._notes, self._begins_s, self._format = notes, begins_s, format_name
@@ -136,7 +136,7 @@ class _Family:
         self._used: set[str] = set()
 
     def tasks(self, thread: _Thread) -> Iterator[Task]:
-        """The task of a thread. Raises `TraceError`."""
+        """Make the task of a thread. Raises `TraceError`."""
         rollout = Rollout(self._notes, thread.counted, thread.leads)
         for line in thread.file.nodes():
             rollout.read(line)
@@ -144,7 +144,7 @@ class _Family:
         origin = self._made.get(thread.comes_from)
         whole = list(rollout.models)
         copies = self._without_copies(rollout, origin)
-        if copies:  # what came in behind the last copy is what the fork starts with
+        if copies:  # the fork starts with what came in after the last copy
             last = whole[copies - 1].step
             rollout.question, rollout.question_other_tokens = last.user, last.user_other_tokens
         if not rollout.models:
@@ -188,13 +188,13 @@ class _Family:
         )
 
     def _new(self, thread: _Thread) -> str:
-        """The thread's id, with its file's name where another file has the same."""
+        """Make the thread's id, with its file's name where another file has the same id."""
         name = thread.name if thread.name not in self._used else f"{thread.name}~{thread.file.stem}"
         self._used.add(name)
         return name
 
     def _without_copies(self, rollout: Rollout, origin: _Made | None) -> int:
-        """Leave out the calls that a forked or spawned rollout repeats from its origin; how many they were."""
+        """Leave out calls that a forked or spawned rollout repeats from its origin; returns their number."""
         copies = 0
         for own, other in zip(rollout.models, origin.models if origin else (), strict=False):
             if own.usage is None or own.usage != other.usage:
@@ -210,7 +210,7 @@ class _Family:
     def _lineage(
         self, thread: _Thread, rollout: Rollout, origin: _Made | None
     ) -> tuple[Parent | None, Spawn | None]:
-        """The parent's turn that started a sub-agent, and its first step behind the sub-agent's end."""
+        """Find the parent's turn that started a sub-agent, and its first step after the sub-agent's end."""
         if not thread.spawned or origin is None or thread.begins_s is None or not origin.task.turns:
             return None, None
         last = len(origin.task.turns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tool gave back: its text, whether it failed, and how long it says it took."""
+"""Read a tool's output: its text, its failure, and its reported duration."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FAILED = re.compile(
     r"|(?:tool call )?error:|err: ",
     re.IGNORECASE,
 )
-"""What Codex writes in place of an output when a call could not be run (`write_stdin failed: ...`)."""
+"""Text that Codex writes in place of an output when a call could not be run (`write_stdin failed: ...`)."""
 
 
 class Output(NamedTuple):
-    """A response, and what it says of itself: why it failed, and how long it took (0 where it says nothing)."""
+    """Response with its error text and its reported duration (0 where it reports none)."""
 
     told: Said
     error: str | None
@@ -31,7 +31,7 @@ class Output(NamedTuple):
 
 
 def output(item: Node, notes: Notes) -> Output:
-    """The response that an item holds: a text, content parts, an object with `content`, or JSON with `metadata`."""
+    """Read an item's response: a text, content parts, an object with `content`, or JSON with `metadata`."""
     value = item.get("output")
     refused = False
     if isinstance(value, dict):
@@ -55,7 +55,7 @@ def output(item: Node, notes: Notes) -> Output:
 
 
 def _metadata(text: str) -> tuple[int, float]:
-    """Exit code and duration of an older output, which is JSON text: `{"output": ..., "metadata": {...}}`."""
+    """Read exit code and duration of an older output, JSON text: `{"output": ..., "metadata": {...}}`."""
     if not text.startswith("{") or '"metadata"' not in text:
         return 0, 0.0
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of one rollout, read into model calls."""
+"""Read the lines of one rollout into model calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SILENT = {"event_msg", "session_meta", "turn_context", "token_usage_record"}
 
 @dataclass(eq=False)
 class Use:
-    """A tool call of a step: when it was made and answered (seconds), and what came back."""
+    """Tool call of a step: its times of call and answer (seconds), and its output."""
 
     call: Invocation
     step: Step
@@ -42,7 +42,7 @@ class Use:
 
 @dataclass(eq=False)
 class Model:
-    """A model call: its step, when its first item came, and its usage."""
+    """Model call: its step, the time of its first item, and its usage."""
 
     step: Step
     begun_s: float
@@ -51,7 +51,7 @@ class Model:
 
 @dataclass
 class Rollout:
-    """One thread's history. `counted`: it has token counts; `leads`: each stands before its call's items, not behind."""
+    """History of one thread. `counted`: it has token counts; `leads`: each comes before its call's items."""
 
     notes: Notes
     counted: bool
@@ -77,7 +77,7 @@ class Rollout:
     _thoughts: int = 0  # the first call whose reasoning is still in the prompt
 
     def read(self, line: Node) -> None:
-        """Take in the next line. Raises `TraceError`."""
+        """Read the next line. Raises `TraceError`."""
         kind, payload = line.text("type"), line.node("payload")
         now_s = time_s(line)
         self.timed &= now_s is not None
@@ -101,7 +101,7 @@ class Rollout:
             self.notes[f"a line of type {kind[:40]} is no part of a conversation; left out"] += 1
 
     def finish(self) -> None:
-        """The log ended: calls that ran at one time are parallel."""
+        """End the log: calls that ran at one time are marked as parallel."""
         if self._pending is not None:
             self._alone(self._pending, self.ended_s)
             self._pending = None
@@ -111,7 +111,7 @@ class Rollout:
                 use.call.parallel = any(use.overlaps(other) for other in uses)
 
     def _meta(self, payload: Node) -> None:
-        """The first one describes the thread; a forked rollout repeats its parent's behind it."""
+        """Read the metadata: the first describes the thread; a forked rollout repeats its parent's after it."""
         if self._began:
             return
         self._began = True
@@ -120,7 +120,7 @@ class Rollout:
             self.instructions = payload.node("base_instructions").optional_text("text")
 
     def _restart(self, kept: str) -> None:
-        """The context starts anew with what was kept; a log may begin so."""
+        """Restart the context with the text that a compaction kept; a log may begin so."""
         self._current = None
         if self._pending is not None:
             self._alone(self._pending, self.ended_s)
@@ -131,7 +131,7 @@ class Rollout:
             self.question = joined(self.question, kept)
 
     def _replacement(self, payload: Node) -> str:
-        """What a compaction left: the messages of the new history, or its summary."""
+        """Return the text that a compaction kept: the messages of the new history, or its summary."""
         if not isinstance(payload.get("replacement_history"), list):
             return payload.optional_text("message")
         items = payload.nodes("replacement_history")
@@ -139,7 +139,7 @@ class Rollout:
         return joined(*texts) or payload.optional_text("message")
 
     def _begin(self, now_s: float) -> Model:
-        """The call that the next item of the model belongs to; a new one if the one before it is over."""
+        """Return the call of the model's next item; a new one if the previous call has ended."""
         over = self._heard and not self.counted
         if self._current is None or over:
             kept = self._kept if self._restarts else ""
@@ -159,7 +159,7 @@ class Rollout:
         model.step.reasoning_tokens = usage.reasoning
 
     def _count(self, event: Node, now_s: float) -> None:
-        """A call's usage: of the call before it, or of the one behind it; a call without items stands by itself."""
+        """Assign usage to the previous call or to the next one; without items it is a call of its own."""
         usage = self._counter.read(event)
         if usage is None:
             return
@@ -210,7 +210,7 @@ class Rollout:
             step.text = joined(step.text, json.dumps(item.value, ensure_ascii=False))
 
     def _hears(self, message: Node, now_s: float) -> None:
-        """A message that is no model's: it ends the call before it, and waits for the next one."""
+        """Read a message not from the model: it ends the call before it, and waits for the next one."""
         told = said(message, self.notes)
         self._current = None
         if self._restarts:
@@ -262,7 +262,7 @@ class Rollout:
 
 
 def time_s(line: Node) -> float | None:
-    """A line's time in seconds since 1970; None if it has none. Raises `TraceError`."""
+    """Return a line's time in seconds since 1970; None if it has none. Raises `TraceError`."""
     if line.get("timestamp") is None:
         return None
     text = line.text("timestamp")
@@ -276,7 +276,7 @@ def time_s(line: Node) -> float | None:
 
 
 def _parsed(arguments: Any) -> Any:
-    """Arguments as an object, where they are one; the input of a custom tool is free text."""
+    """Parse arguments into an object where they are one; a custom tool's input is free text."""
     if not isinstance(arguments, str):
         return arguments
     try:

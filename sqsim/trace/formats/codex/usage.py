@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token counts of a rollout: each `token_count` event that says something new is one model call's."""
+"""Read a rollout's token counts: each `token_count` event with new counts is one model call's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqsim.trace.formats.base import Node
 
 
 class Usage(NamedTuple):
-    """A call's prompt (cached part included), output (reasoning included), and how much of the output was reasoning.
+    """Tokens of a call: prompt (cached part included), output (reasoning included), and the reasoning part.
 
     `total`: prompt and output of the thread so far, which tell a call from its copies.
     """
@@ -21,13 +21,13 @@ class Usage(NamedTuple):
 
 
 class Counter:
-    """Reads `token_count` events; events that repeat the thread's total report no new call."""
+    """Reader of `token_count` events; events that repeat the thread's total report no new call."""
 
     def __init__(self) -> None:
         self._total = (0, 0)
 
     def read(self, event: Node) -> Usage | None:
-        """The usage of a new call; None for an event about rate limits only, and for one that stands there again."""
+        """Read the usage of a new call; None for an event about rate limits only, or a repeated one."""
         if not isinstance(event.get("info"), dict):
             return None
         info = event.node("info")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of requests: one model call a line or a file, each with its whole prompt (LiteLLM, OpenHands, proxies).
+"""Import request logs: one model call a line or a file, with its whole prompt (LiteLLM, OpenHands, proxies).
 
-`exchange.py` reads one call, `threads.py` finds which call goes on from which, `format.py` makes each thread a task.
+`exchange.py` reads one call, `threads.py` finds the call that each call continues, `format.py` makes each thread a task.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One logged model call: its messages, its response, its token counts and times, and the session it names."""
+"""Read one logged model call: its messages, response, token counts and times, and the session it names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqsim.trace.formats.base import Node, SourceFile
 from sqsim.trace.formats.messages import ROLES, counts
 
 _WITHIN = ("request", "kwargs", "body", "input", "optional_params", "model_parameters", "params")
-"""Where a request stands inside a line, if its parts do not stand in the line itself."""
+"""Keys that hold a request inside a line, if its parts are not in the line itself."""
 _SESSIONS = (
     "session_id",
     "conversation_id",
@@ -25,12 +25,12 @@ _SESSIONS = (
 _BEGINS, _ENDS = ("startTime", "start_time", "request_start"), ("endTime", "end_time", "timestamp")
 
 Prints = tuple[str, ...]
-"""What messages say, one print a message: equal prints, equal messages."""
+"""Prints of messages, one a message: equal prints mean equal messages."""
 
 
 @dataclass
 class Exchange:
-    """A model call as it was logged."""
+    """Logged model call."""
 
     file: SourceFile
     row: Node
@@ -47,7 +47,7 @@ class Exchange:
 
 
 def request_messages(row: Any) -> list[Any] | None:
-    """The messages that a logged call sent; None if the value is none."""
+    """List the messages that a logged call sent; None if the value is not one."""
     if not isinstance(row, dict):
         return None
     for part in (row, *(row.get(key) for key in _WITHIN)):
@@ -62,12 +62,12 @@ def request_messages(row: Any) -> list[Any] | None:
 
 
 def responded(row: Any) -> bool:
-    """Whether a value holds a response beside its request."""
+    """Whether a value holds a response next to its request."""
     return isinstance(row, dict) and _response(row) is not None
 
 
 def _response(row: dict[str, Any]) -> dict[str, Any] | None:
-    """The message that a logged call was answered with, OpenAI's or Anthropic's."""
+    """Return the message that answered a logged call, OpenAI's or Anthropic's."""
     for key in ("response", "output", "completion"):
         part = row.get(key)
         if isinstance(part, str) and part.lstrip().startswith("{"):
@@ -89,7 +89,7 @@ def _response(row: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def exchange(file: SourceFile, row: Node, number: int) -> Exchange | None:
-    """A line as a call; None if it is none. Raises `TraceError`."""
+    """Read a line as a call; None if it is not one. Raises `TraceError`."""
     messages = request_messages(row.value)
     if messages is None:
         return None
@@ -123,7 +123,7 @@ def exchange(file: SourceFile, row: Node, number: int) -> Exchange | None:
 
 
 def print_of(message: dict[str, Any]) -> str:
-    """What a message says, without what clients add or drop when they send it again (ids, caching marks, nulls)."""
+    """Make a message's print, without what clients change when they resend it (ids, caching marks, nulls)."""
     content = message.get("content")
     if isinstance(content, list):
         texts = [part.get("text") if isinstance(part, dict) and "text" in part else part for part in content]
@@ -158,7 +158,7 @@ def _usage(row: Node) -> tuple[int, int] | None:
 
 
 def _time(row: dict[str, Any], keys: tuple[str, ...]) -> float | None:
-    """Seconds since 1970: a number, of milliseconds if it is too large for seconds, or ISO 8601."""
+    """Read seconds since 1970: a number, of milliseconds if it is too large for seconds, or ISO 8601."""
     for key in keys:
         value = row.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e14:

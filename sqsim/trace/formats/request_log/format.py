@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The importer of logs of requests."""
+"""Importer of logs of requests."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RequestLog(Format):
             yield from unit.tasks()
 
     def units(self, files: Sequence[SourceFile], notes: Notes) -> Iterator[Unit]:
-        """One unit a session, or all calls that name none: a log may have a file a call."""
+        """Yield one unit a session, or one of all calls without a session, as a log may have a file a call."""
         sessions: dict[str, list[Exchange]] = {}
         for file in files:
             try:
@@ -139,14 +139,14 @@ def _script(thread: Thread, task_id: str, format_name: str, begins_s: float, not
 
 
 def _told(message: Any, notes: Notes) -> Said:
-    """A message that is not read as a call or a response: its text, with the calls in it as text."""
+    """Write a message as text, its calls included, where it is read neither as a call nor as a response."""
     told = said(message, notes)
     calls = message.get("tool_calls")
     return Said(f"{told.text}{calls or ''}", told.other_tokens)
 
 
 def _waits(reader: Reader, call: Exchange, following: Exchange) -> None:
-    """What lies between a response and the next request: the tools' time, or the user's."""
+    """Compute the waits between a response and the next request: the tools' time, or the user's."""
     if call.ends_s is None or following.begins_s is None:
         return
     wait_s = max(0.0, round(following.begins_s - call.ends_s, 3))

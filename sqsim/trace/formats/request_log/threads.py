@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which logged call goes on from which: a prompt that begins with another call's prompt and its response."""
+"""Find the logged call that each call continues: its prompt begins with that call's prompt and response."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sqsim.trace.formats.request_log.exchange import Exchange, print_of
 
 @dataclass
 class Thread:
-    """Calls of one conversation, each with the prompt and the response of the one before it."""
+    """Calls of one conversation; each prompt begins with the previous call's prompt and response."""
 
     calls: list[Exchange] = field(default_factory=list)
 
     def takes(self, call: Exchange) -> bool:
-        """Whether a call goes on from the last one: behind the same messages stands an answer, the logged one if any was."""
+        """Whether a call continues the last one: after the same messages comes an answer."""
         last = self.calls[-1]
         sent = len(last.prints)
         if len(call.prints) <= sent or call.prints[:sent] != last.prints:
@@ -25,14 +25,14 @@ class Thread:
         return bool(call.messages[sent].get("role") == "assistant")
 
     def fits(self, call: Exchange) -> int:
-        """How well a call that goes on does so: longer is better, and the logged response best."""
+        """Rate how well a call continues the last one: longer is better, and the logged response best."""
         last = self.calls[-1]
         same = last.response is not None and call.prints[len(last.prints)] == print_of(last.response.value)
         return 2 * len(last.prints) + same
 
 
 def threads(calls: Iterable[Exchange], notes: Notes) -> list[Thread]:
-    """The conversations of calls that are in the order of time; a call that was logged before is left out."""
+    """Group calls, which are in order of time, by conversation; a call that was logged before is left out."""
     found: list[Thread] = []
     seen: set[tuple[str, float | None]] = set()
     for call in calls:
