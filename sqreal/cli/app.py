@@ -20,11 +20,11 @@ from sqreal.cli.progress import starting
 from sqreal.cli.serve import serve_command
 from sqreal.setup.install import require_client
 from sqsim.cli.output import (
+    Changes,
     Json,
     Overwrite,
     Quiet,
     Version,
-    keys_to_set,
     print_json,
     print_line,
     print_rows,
@@ -68,10 +68,7 @@ def _main(
 @app.command("run")
 def run_command(
     scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML).")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a key: load.concurrency=4.", autocompletion=keys_to_set),
-    ] = None,
+    set_: Changes = None,
     output_dir: Annotated[Path | None, typer.Option("--output-dir", help="Write the record here.")] = None,
     url: Annotated[
         str | None, typer.Option("--url", help="Use this running server instead of starting one.")

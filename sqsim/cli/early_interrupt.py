@@ -7,10 +7,19 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import NoReturn
 
 INTERRUPTED = 130
 INTERRUPT_LINE = "interrupted; nothing was written"
+
+
+def run_command(module: str) -> None:
+    """Import the module of a command's `app` while an interrupt is answered, then run it to the end of the process."""
+    with early_interrupt():
+        app = import_module(module).app
+        from sqsim.cli.output import run_to_exit  # noqa: PLC0415 - its imports are slow, too
+    run_to_exit(app)
 
 
 @contextmanager

@@ -69,6 +69,16 @@ def keys_to_set(incomplete: str) -> list[str]:
     return [each for each in found if each.startswith(incomplete)]
 
 
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Change a key of the scenario, such as engine.cache=session; may repeat.",
+        autocompletion=keys_to_set,
+    ),
+]
+
+
 def _usable_policies() -> dict[str, type[Policy]]:
     """Find the policies that can be imported, and print nothing: completion writes on the user's prompt."""
     found = dict(BUILT_IN)

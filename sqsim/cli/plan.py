@@ -11,10 +11,10 @@ import typer
 from sqsim.base.strict_yaml import parse, show
 from sqsim.base.workers import Workers
 from sqsim.cli.output import (
+    Changes,
     Json,
     Overwrite,
     Quiet,
-    keys_to_set,
     print_evidence,
     print_json,
     print_line,
@@ -65,10 +65,7 @@ def plan_command(
             "--tasks-per-agent", min=1.0, help="Tasks that each agent of a run does, one after the other."
         ),
     ] = 3.0,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a key of the scenario.", autocompletion=keys_to_set),
-    ] = None,
+    set_: Changes = None,
     jobs: Jobs = ALL_CORES,
     cluster: Cluster = None,
     overwrite: Overwrite = False,

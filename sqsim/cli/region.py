@@ -10,10 +10,10 @@ import typer
 
 from sqsim.base.workers import Workers
 from sqsim.cli.output import (
+    Changes,
     Json,
     Overwrite,
     Quiet,
-    keys_to_set,
     print_evidence,
     print_json,
     print_line,
@@ -41,10 +41,7 @@ def region_command(
         typer.Option("--grid", help="Another key to vary: max_turns=8,16 or traces=a,b; may repeat."),
     ] = None,
     ks: Annotated[str, typer.Option("--k", help="Values of SideQuest's K, in turns.")] = ",".join(map(str, KS)),
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a key of the scenario.", autocompletion=keys_to_set),
-    ] = None,
+    set_: Changes = None,
     jobs: Jobs = ALL_CORES,
     cluster: Cluster = None,
     overwrite: Overwrite = False,

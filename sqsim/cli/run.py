@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 
 from sqsim.cli.output import (
+    Changes,
     Json,
     Overwrite,
     Quiet,
-    keys_to_set,
     print_json,
     print_line,
     print_pairs,
@@ -159,12 +159,7 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
 
 def run_command(
     scenario: Annotated[Path, typer.Argument(help="A scenario file (YAML).")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", help="Change a key, such as engine.cache=session; may repeat.", autocompletion=keys_to_set
-        ),
-    ] = None,
+    set_: Changes = None,
     output_dir: Annotated[Path | None, typer.Option("--output-dir", help="Directory for the record.")] = None,
     with_intervals: Annotated[
         bool,

@@ -11,9 +11,9 @@ import typer
 
 from sqsim.base.workers import Workers
 from sqsim.cli.output import (
+    Changes,
     Json,
     Quiet,
-    keys_to_set,
     print_evidence,
     print_json,
     print_line,
@@ -44,10 +44,7 @@ def sweep_command(
             "--grid", help="A key and its values: load.concurrency=8,16 or =8..64+8 or =8..256*2; may repeat."
         ),
     ],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a key of every point; may repeat.", autocompletion=keys_to_set),
-    ] = None,
+    set_: Changes = None,
     records: Annotated[
         bool, typer.Option("--records", help="Keep each point's whole record, not only its metrics.")
     ] = False,

@@ -17,7 +17,7 @@ import typer.main
 import yaml
 from typer.testing import CliRunner
 
-from sqsim.cli.main import app
+from sqsim.cli.app import app
 from sqsim.policies import BUILT_IN
 from sqsim.scenario.scenario import make_scenario
 
@@ -215,7 +215,7 @@ def test_what_is_imported_has_its_line_in_contributing():
 @pytest.mark.parametrize("name", ["sqsim", "sqreal"])
 def test_no_help_text_loses_what_stands_in_brackets(name):
     """To the printer of the help a bracket begins markup, and vanishes, unless it is escaped."""
-    commands = [typer.main.get_command(importlib.import_module(f"{name}.cli.main").app)]
+    commands = [typer.main.get_command(importlib.import_module(f"{name}.cli.app").app)]
     texts = []
     for command in commands:
         commands += getattr(command, "commands", {}).values()

@@ -39,7 +39,7 @@ def asked(line):
 )
 def test_a_shell_completes(line, offered):
     name, variables = asked(line)
-    app = importlib.import_module(f"{name}.cli.main").app
+    app = importlib.import_module(f"{name}.cli.app").app
     result = CliRunner().invoke(app, [], env=variables, prog_name=name)
     assert result.output.split() == offered
 
@@ -56,7 +56,7 @@ def test_the_command_itself_completes(name):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 @pytest.mark.parametrize("name", ["sqsim", "sqreal"])
 def test_the_script_for_a_shell_is_shown(name, shell):
-    app, variable = importlib.import_module(f"{name}.cli.main").app, f"_{name.upper()}_COMPLETE"
+    app, variable = importlib.import_module(f"{name}.cli.app").app, f"_{name.upper()}_COMPLETE"
     result = CliRunner().invoke(app, [], env={variable: f"source_{shell}"}, prog_name=name)
     assert variable in result.output
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from sqsim.base.strict_yaml import parse
-from sqsim.cli.main import app
+from sqsim.cli.app import app
 from sqsim.errors import ScenarioError
 from sqsim.experiments.file_schemas import scenario_schema, study_schema
 from sqsim.policies.registry import POLICIES

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from sqsim.cli.main import app
+from sqsim.cli.app import app
 from sqsim.errors import InputError, RecordError
 from sqsim.experiments.intervals import CONFIDENCE, Intervals, change_percent, intervals, read_intervals
 from sqsim.models.cost.geometry import geometry

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import sqsim.experiments.points as points_module
-from sqsim.cli.main import app
+from sqsim.cli.app import app
 from sqsim.cli.plan import read_prices
 from sqsim.errors import InputError
 from sqsim.experiments.plan.bottleneck import bottleneck

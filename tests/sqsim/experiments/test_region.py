@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sqsim.cli.main import app
+from sqsim.cli.app import app
 from sqsim.experiments.plan.region import crossings
 from sqsim.record.metrics import metrics
 from sqsim.report.pages.any_page import any_page

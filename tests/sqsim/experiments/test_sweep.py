@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import sqsim.experiments.points as module
 from sqsim.base.workers import Workers
-from sqsim.cli.main import app
+from sqsim.cli.app import app
 from sqsim.errors import Interrupted, RecordError, ScenarioError
 from sqsim.experiments.grid import parse_axis, points
 from sqsim.experiments.points import content_key

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from sqsim.cli.main import app
+from sqsim.cli.app import app
 from sqsim.errors import InputError
 from sqsim.fidelity.calibrate import calibrate
 from sqsim.models.cost.geometry import geometry

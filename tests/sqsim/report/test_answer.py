@@ -10,7 +10,7 @@ import fixtures
 import pages
 import pytest
 
-from sqsim.cli.main import app
+from sqsim.cli.app import app
 from sqsim.record.files import write_record
 from sqsim.report.data.loading import load
 from sqsim.report.data.published import PEAK_TOKENS

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from typer.testing import CliRunner
 
-from sqsim.cli.main import app
+from sqsim.cli.app import app
 from sqsim.record.files import write_record
 from sqsim.report.perfetto import ENGINE_PID, TASKS_PID, perfetto
 from tests.sqsim.simulation.test_simulate import run
