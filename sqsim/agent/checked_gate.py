@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from sqsim.errors import PolicyError
-from sqsim.policies.asking import asked, shown
 from sqsim.policies.base import Gate, Policy
+from sqsim.policies.contract.asking import asked, shown
 
 
 class CheckedGate:

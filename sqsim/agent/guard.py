@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from sqsim.errors import PolicyError
-from sqsim.policies.asking import Answer, asked, shown
 from sqsim.policies.base import Decision, Decisions, Policy, Script, View
-from sqsim.policies.definition import is_hold
+from sqsim.policies.contract.asking import Answer, asked, shown
+from sqsim.policies.contract.definition import is_hold
 
 
 class Guarded:

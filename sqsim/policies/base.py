@@ -18,9 +18,9 @@ from pydantic import ConfigDict, PydanticUndefinedAnnotation, PydanticUserError,
 from sqsim.base.checked import CheckedType
 from sqsim.base.part import FITS, AfterEviction, Cache, Part
 from sqsim.errors import PolicyError
-from sqsim.policies.asking import made, told
-from sqsim.policies.definition import check, same
-from sqsim.policies.keys import as_tuples
+from sqsim.policies.contract.asking import made, told
+from sqsim.policies.contract.definition import check, same
+from sqsim.policies.contract.keys import as_tuples
 from sqsim.trace.schema import Task
 
 

@@ -15,11 +15,11 @@ from functools import cache
 from typing import Any
 
 from sqsim.errors import PolicyError
-from sqsim.policies.asking import told
 from sqsim.policies.base import Policy
 from sqsim.policies.compaction import Compaction
-from sqsim.policies.definition import name_of
-from sqsim.policies.digest import digest
+from sqsim.policies.contract.asking import told
+from sqsim.policies.contract.definition import name_of
+from sqsim.policies.contract.digest import digest
 from sqsim.policies.keep_last import KeepLast
 from sqsim.policies.none import NoEviction
 from sqsim.policies.oracle import Oracle

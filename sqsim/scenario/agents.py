@@ -18,8 +18,8 @@ from sqsim.agent.checked_gate import CheckedGate
 from sqsim.agent.turn_loop import LoopOptions, TurnLoop
 from sqsim.errors import InputError, PolicyError, TraceError
 from sqsim.models.serving.tokens import Segments, Tokens, count
-from sqsim.policies.asking import asked, shown
 from sqsim.policies.base import Gate, Policy, unknown_usage
+from sqsim.policies.contract.asking import asked, shown
 from sqsim.policies.registry import is_built_in, source_digest
 from sqsim.scenario.load import RecordedLoad
 from sqsim.scenario.scenario import Scenario

@@ -33,7 +33,7 @@ from sqsim.base.part import FITS, AfterEviction, Count, Name, Part, Word, confli
 from sqsim.base.strict_yaml import Document, KeyPath, key_path, parse, put_value, set_value, show
 from sqsim.errors import InputError, PolicyError, ScenarioError, TraceError
 from sqsim.policies.base import Policy
-from sqsim.policies.definition import check_needs
+from sqsim.policies.contract.definition import check_needs
 from sqsim.policies.none import NoEviction
 from sqsim.policies.registry import BUILT_IN, POLICIES, registered
 from sqsim.scenario.engine import Engine, Router

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqsim.errors import PolicyError
 from sqsim.policies.base import Policy
-from sqsim.policies.choices import choices_of
+from sqsim.policies.contract.choices import choices_of
 from sqsim.policies.none import NoEviction
 from sqsim.policies.registry import POLICIES
 from sqsim.policies.sidequest import SideQuest

@@ -12,7 +12,7 @@ from numpy import int64
 from sqsim.base.workers import Workers
 from sqsim.errors import PolicyError, RunError
 from sqsim.policies import AfterEviction, Policy, View
-from sqsim.policies.choices import choices_of
+from sqsim.policies.contract.choices import choices_of
 from sqsim.simulation.simulate import simulate
 from tests.sqsim.policies.test_contract import Does, scenario
 from tests.sqsim.policies.test_definition import defined

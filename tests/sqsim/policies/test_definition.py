@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from sqsim.errors import PolicyError, ScenarioError
-from sqsim.policies.definition import check_needs
+from sqsim.policies.contract.definition import check_needs
 
 HEAD = """
 from typing import Any, ClassVar, Literal

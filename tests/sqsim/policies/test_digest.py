@@ -11,7 +11,7 @@ from importlib.metadata import Distribution, PathDistribution
 
 import pytest
 
-from sqsim.policies.digest import digest
+from sqsim.policies.contract.digest import digest
 
 TYPED = """
 from typing import Any, ClassVar, Literal
@@ -69,7 +69,7 @@ def test_it_does_not_depend_on_the_process(tmp_path):
     """A set's order depends on the process; PYTHONHASHSEED sets it."""
     (tmp_path / "typed_text.py").write_text(f"TEXT = {TYPED!r}")
     code = (
-        "from typed_text import TEXT; from sqsim.policies.digest import digest\n"
+        "from typed_text import TEXT; from sqsim.policies.contract.digest import digest\n"
         "space = {'__name__': 'typed_by_hand'}; exec(TEXT, space); print(digest(space['Typed']))"
     )
     found = set()

@@ -11,8 +11,8 @@ from pydantic import PydanticUndefinedAnnotation, PydanticUserError
 
 from sqsim.base.part import FITS, Part
 from sqsim.errors import PolicyError, ScenarioError
-from sqsim.policies.asking import asked, shown, told
-from sqsim.policies.keys import CHANGES, PLAIN, aliased_key, changes, changing_key, keys_of, unwritable
+from sqsim.policies.contract.asking import asked, shown, told
+from sqsim.policies.contract.keys import CHANGES, PLAIN, aliased_key, changes, changing_key, keys_of, unwritable
 
 if TYPE_CHECKING:
     from sqsim.policies.base import Policy

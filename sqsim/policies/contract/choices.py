@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from sqsim.base.part import FITS
 from sqsim.errors import PolicyError
-from sqsim.policies.asking import shown, told
 from sqsim.policies.base import Choice, Policy
-from sqsim.policies.definition import check_needs, name_of
+from sqsim.policies.contract.asking import shown, told
+from sqsim.policies.contract.definition import check_needs, name_of
 
 
 def choices_of(kind: type[Policy], ks: Sequence[int]) -> list[Choice]:

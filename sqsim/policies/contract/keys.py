@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from sqsim.policies.asking import shown, told
+from sqsim.policies.contract.asking import shown, told
 
 if TYPE_CHECKING:
     from sqsim.policies.base import Policy
