@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -93,12 +93,22 @@ def _failed(record: RunRecord, found: Mapping[str, Value]) -> str:
     """Write failures by reason, with the limit that was met and the key that raises it."""
     fixes = {
         "context_limit": f"the context holds {record.run['context_length']} tokens; choose a model that holds more",
-        "kv_capacity": f"the pool holds {record.run['kv_capacity']['tokens']} tokens; raise engine.kv_capacity",
+        "kv_capacity": _pools(record.run["kv_capacity"]),
         "turn_limit": "max_turns of the scenario",
     }
     return "; ".join(
         f"{number} x {reason}" + (f" ({fixes[reason]})" if reason in fixes else "")
         for reason, number in _failures(found).items()
+    )
+
+
+def _pools(capacity: Mapping[str, Any]) -> str:
+    """Name the pools that were too small for a request, and the keys that enlarge each."""
+    if capacity.get("swa_tokens") is None:
+        return f"the pool holds {capacity['tokens']} tokens; raise engine.kv_capacity"
+    return (
+        f"the pool holds {capacity['tokens']} tokens, its part for sliding-window layers {capacity['swa_tokens']}; raise "
+        "engine.kv_capacity, or engine.swa_full_tokens_ratio where only that part is too small"
     )
 
 
