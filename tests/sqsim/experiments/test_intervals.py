@@ -12,7 +12,15 @@ from scipy.stats import binomtest
 
 from sqsim.cli.app import app
 from sqsim.errors import InputError, RecordError
-from sqsim.experiments.intervals import CONFIDENCE, Intervals, change_percent, intervals, read_intervals
+from sqsim.experiments.intervals import (
+    CONFIDENCE,
+    Intervals,
+    _interval,
+    change_percent,
+    check_draws,
+    intervals,
+    read_intervals,
+)
 from sqsim.models.cost.geometry import geometry
 from sqsim.models.cost.hardware import hardware
 from sqsim.models.cost.profile import Profile, profile_text
@@ -117,6 +125,16 @@ def test_shared_luck_cancels_in_a_change(tmp_path):
     )
     change = change_percent(before, after)["run_time_s"]
     assert (change.low, change.value, change.high) == pytest.approx((100, 100, 100))
+
+
+def test_the_ends_are_the_ranks_that_leave_nine_tenths_between():
+    """39 draws: the second smallest and the second largest; the parts divide by n - 1 and by 2 n (law of total variance)."""
+    first = [float(value) for value in range(1, 40)]
+    twin = [value + (2.0 if at % 2 else 0.0) for at, value in enumerate(first)]
+    found = _interval(7.0, first, twin, check_draws(39))
+    assert (found.value, found.low, found.high) == (7.0, 2.0, 38.0)
+    assert found.parameter_sd == pytest.approx(np.cov(first, twin)[0, 1] ** 0.5, rel=1e-12)
+    assert found.sampling_sd == pytest.approx((19 * 4 / 39 / 2) ** 0.5, rel=1e-12)
 
 
 def test_other_numbers_of_draws_are_refused(tmp_path):

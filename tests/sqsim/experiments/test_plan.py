@@ -309,3 +309,11 @@ def test_prices_are_a_table_of_numbers(tmp_path):
         InputError, match=r"prices\.yaml:2: 'h200': there is no such GPU; choose some of h100-sxm"
     ):
         read_prices(file)
+
+
+def test_the_fewest_lie_above_every_number_that_breaks_the_slo():
+    """An SLO need not be monotone: 4 replicas keep it, 5 do not, so 6 are the fewest that can be promised."""
+    search = Search(Setting("none", {}), "h100-sxm", Load(agents=60), (parse_slo("ttft_s_p99<2"),))
+    for replicas, ttft in {3: 9.0, 4: 1.0, 5: 9.0, 6: 1.0, 7: 1.0}.items():
+        search.runs[replicas] = {"metrics": {"ttft_s_p99": ttft}}
+    assert (search.bad, search.good, search.fewest) == ([3, 5], [4, 6, 7], 6)

@@ -140,6 +140,29 @@ def test_tensor_parallelism_divides_what_is_split_and_adds_all_reduces():
     assert "tensor_parallel 2" in two.notes[0]
 
 
+def test_reading_a_prefix_is_shared_among_gpus_and_counts_bytes():
+    """The read of 50,000 tokens of KV: half of it on each of two GPUs. Its time alone: a profile without the term has the rest."""
+    work = StepWork(((1, 50_000),), 0, 0, 0)
+    shape, device, whole = geometry("gpt-oss-20b"), hardware("h100-sxm"), profile("gpt-oss-20b", "h100-sxm")
+    free = whole.model_copy(update={"prefix_read": whole.prefix_read.model_copy(update={"per_token_s": 0.0})})
+
+    def read_s(**options):
+        with_it, without = (CostModel(each, shape, device, **options) for each in (whole, free))
+        return with_it.step_s(work) - without.step_s(work)
+
+    assert read_s() == pytest.approx(shape.full_layers * 50_000 * whole.prefix_read.per_token_s)
+    assert read_s(tensor_parallel=2) == pytest.approx(read_s() / 2)
+    assert read_s(kv_dtype="fp8_e4m3") < read_s()
+
+
+def test_a_context_at_the_measured_frontier_is_inside():
+    cost = model()
+    requests, context = cost.profile.decode_full.frontier[0]
+    inside, beyond = (decoding(int(requests), int(context) + more) for more in (0, 1))
+    assert cost.out_of_range(inside) == ()
+    assert "decode attention" in cost.out_of_range(beyond)[0]
+
+
 def test_fp8_kv_halves_the_time_a_token_of_context():
     plain, fp8 = model(), model(kv_dtype="fp8_e4m3")
     assert fp8.decode_affine(8).per_context_token_s == plain.decode_affine(8).per_context_token_s / 2

@@ -365,3 +365,12 @@ def test_cold_reuses_nothing_and_an_identical_repeat_all_but_a_token_or_page(bou
     assert first.cached_tokens == 0
     if first.finish == "length" and first.n_out == says:
         assert again.cached_tokens == (n_in - 1) // bounds.page_size * bounds.page_size
+
+
+def test_a_pass_ends_when_nothing_remains():
+    """Rule 15: two requests promise (32 + 16 + 15) + (48 + 16 + 33) = 160 tokens, all there is; no third is tested."""
+    server = Server(Scheduler(Limits(kv_capacity=160, page_size=16)))
+    server.submit(request("a", 17, 15), request("b", 33, 33), request("c", 17, 4))
+    server.round()
+    tests = server.scheduler.round.tests
+    assert [(test.request.asked.rid, test.admitted) for test in tests] == [("a", True), ("b", True)]
