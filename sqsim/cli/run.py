@@ -23,7 +23,14 @@ from sqsim.cli.output import (
     progress_bar,
 )
 from sqsim.errors import RunError
-from sqsim.experiments.intervals import DRAWS, Intervals, check_draws, intervals, write_intervals
+from sqsim.experiments.intervals import (
+    DRAWS,
+    Alternative,
+    Intervals,
+    check_draws,
+    intervals,
+    write_intervals,
+)
 from sqsim.record.evidence import HELD_FIXED
 from sqsim.record.files import check_writable, read_record
 from sqsim.record.metrics import Value, metrics
@@ -76,7 +83,24 @@ def _doubts(sure: Intervals) -> list[str]:
         f"the intervals cover, of the profile: {drawn}",
         f"the intervals cover, by chance: {by_chance}",
         "the intervals do not cover values that the scenario fixes or assumes, the scheduler, steps beyond the measured range",
+        *(_alternative(name, other, sure) for name, other in sure.alternatives.items()),
     ]
+
+
+_DECIDE = ("output_tok_s", "ttft_s_p99", "kv_capacity_tokens", "tasks_failed")
+"""Metrics that a choice of kernel is judged by."""
+
+
+def _alternative(name: str, other: Alternative, sure: Intervals) -> str:
+    """State what another kernel, which the server may run, does to the main metrics."""
+    if other.error is not None:
+        return f"the server may run profile {name} instead, which cannot: {other.error}; {other.shown_by}"
+    changed = [
+        f"{key} {other.metrics[key]:.4g} instead of {sure.bands[key].value:.4g}"
+        for key in _DECIDE
+        if key in other.metrics and key in sure.bands and other.metrics[key] != sure.bands[key].value
+    ]
+    return f"the server may run profile {name} instead: {', '.join(changed) or 'no change'}; {other.shown_by}"
 
 
 def require_completed(record: RunRecord, found: Mapping[str, Value]) -> None:

@@ -273,3 +273,19 @@ def test_intervals_hold_known_truths_as_often_as_they_say(tmp_path):
     print(shares)  # noqa: T201 - the figures that the lab book gives
     for name, hits in found.items():
         assert binomtest(hits, repetitions, CONFIDENCE).pvalue > 0.01 / len(found), (name, hits)
+
+
+def test_a_server_may_run_another_kernel_and_the_intervals_say_what_then(tmp_path):
+    """gpt-oss on an H100: native MXFP4 experts or bfloat16 ones, which take 28 GB more; a named profile leaves no such doubt."""
+    auto = scenario(tmp_path, model="gpt-oss-20b", engine={"gpu": "h100-sxm"})
+    found = intervals(auto, draws=19)
+    (name,) = found.alternatives
+    other = found.alternatives[name]
+    assert name == "gpt-oss-20b-h100-sxm-fa3-bf16moe-sglang"
+    assert "triton_kernels" in other.shown_by
+    named = auto.with_({"engine.profile": name})
+    alone = metrics(simulate(named))
+    assert other.metrics["output_tok_s"] == alone["output_tok_s"] < found.bands["output_tok_s"].low
+    assert other.metrics["kv_capacity_tokens"] < found.bands["kv_capacity_tokens"].value / 1.8
+    assert intervals(named, draws=19).alternatives == {}
+    assert Intervals(**{**found.to_json(), "bands": {}, "draws": {}}).confidence == CONFIDENCE

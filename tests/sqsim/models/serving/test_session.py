@@ -251,6 +251,31 @@ def test_a_fork_of_a_session_without_kv_is_a_plain_request():
     assert aux.cached_tokens == 200
 
 
+def test_a_fork_of_less_than_the_live_window_computes_everything():
+    """Rule 40 for a fork: the 127 tokens before its end have slid out of the row's window, so it reads nothing of it."""
+    plugin = server(swa_capacity=3000, swa_window=127, kv_capacity=4000)
+    main = turn(plugin, "t1", 600, 150, publish_tokens=100)
+    slid = plugin.scheduler.kv.sessions.get("s").row.slid
+    prompt = split(main.asked.prompt, 300)[0]
+    for tokens, reads in ((slid + 127, slid + 127), (slid + 126, 0), (300, 0)):
+        context = split(concat(main.asked.prompt, main.asked.output), tokens)[0]
+        fork = request("f", concat(context, fresh(12)), 5, session="s", role="aux", fork_tokens=tokens)
+        assert plugin.scheduler.kv.sessions.readable(fork) == reads
+    assert slid > 300 > len(prompt)
+
+
+def test_a_pin_ends_with_the_next_turn():
+    """A pin protects an idle session until its next turn is admitted; after that turn it may be released again."""
+    plugin = server(kv_capacity=1000)
+    first = turn(plugin, "t1", 100)
+    plugin.scheduler.pin("s", pinned=True)
+    assert plugin.scheduler.kv.sessions.pins == 1
+    turn(plugin, "t2", follow_up(first, 50))
+    assert plugin.scheduler.kv.sessions.pins == 0
+    turn(plugin, "other", 950, session="o")
+    assert not plugin.scheduler.has_session("s")
+
+
 def test_a_fork_keeps_its_session():
     """It is neither dropped nor released, and what the fork reads outlives its closing."""
     plugin = server(kv_capacity=1000)
