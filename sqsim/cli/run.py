@@ -33,6 +33,7 @@ from sqsim.experiments.intervals import (
 )
 from sqsim.record.evidence import HELD_FIXED
 from sqsim.record.files import check_writable, read_record
+from sqsim.record.lateness import lateness_note
 from sqsim.record.metrics import Value, metrics
 from sqsim.record.schema import RunRecord
 from sqsim.scenario.scenario import load_scenario
@@ -183,6 +184,8 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
         )
     if run["assumed"]:
         notes.append(f"assumed, not calibrated: {', '.join(run['assumed'])}")
+    if (late := lateness_note(record)) is not None:
+        notes.append(late)
     if run["references"].get("synthesised") and run["scenario"]["policy"]["name"] != "none":
         notes.append("references are synthesised: which responses are needed later is a guess")
     notes += [
