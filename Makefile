@@ -7,7 +7,7 @@ DEVICE := $(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install real-cpu real-cpu-0516 real-gpu demo test test-quick test-real test-0516 test-kernels compile-kernels browser test-long check format clean
+.PHONY: help install real-cpu real-cpu-0516 real-gpu demo test test-quick test-real test-0516 test-kernels compile-kernels browser test-long mutants check format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,9 @@ test-long: real-$(DEVICE)  ## the long ones, those on a real SGLang and on a loc
 	$(BIN)/python -m pytest -n auto -m 'long and not gpu and not real'
 	$(BIN)/python -m pytest $(SERVERS) -m 'long and not gpu and real'
 	$(if $(filter cpu,$(DEVICE)),$(MAKE) test-0516)
+
+mutants: install  ## edits of the source, one at a time, each of which a test must notice (half an hour)
+	$(BIN)/python -m tests.mutants.run
 
 browser:  ## Debian's Chromium, in which tests open the pages (as root; without one they are skipped, and say so)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install --yes -qq --no-install-recommends chromium; }

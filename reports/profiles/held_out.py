@@ -33,6 +33,8 @@ GPUS = ("h100-sxm", "h200-sxm")
 LIMITS = {"decode attention": 0.08, "MoE": 0.10}
 """Mean absolute relative error on the hash split, for SGLang's kernels; set beforehand."""
 
+EIGHT_BIT = ", 8-bit KV"
+
 Vector = NDArray[np.float64]
 Rows = list[tuple[str, dict[str, str]]]
 Mask = NDArray[np.bool_]
@@ -83,15 +85,15 @@ def tabled(rows: Rows, fitted: Mask) -> Predict:
     return predict
 
 
-def decode(gpu: str, window: int) -> Kernel:
-    rows = made.decode_rows(gpu, window)
-    what = f"decode attention, {'window 128' if window else 'full'}"
+def decode(gpu: str, window: int, kv: str = "bfloat16") -> Kernel:
+    rows = made.decode_rows(gpu, window, kv)
+    what = f"decode attention, {'window 128' if window else 'full'}{EIGHT_BIT if kv != 'bfloat16' else ''}"
     return Kernel(what, gpu, rows, linear(rows, made.decode_features(rows, window)))
 
 
-def prefill(gpu: str, window: int) -> Kernel:
-    rows = made.attention(gpu, "context_attention", window)
-    what = f"prefill attention, {'window 128' if window else 'full'}"
+def prefill(gpu: str, window: int, kv: str = "bfloat16") -> Kernel:
+    rows = made.attention(gpu, "context_attention", window, kv)
+    what = f"prefill attention, {'window 128' if window else 'full'}{EIGHT_BIT if kv != 'bfloat16' else ''}"
     return Kernel(what, gpu, rows, linear(rows, made.prefill_features(rows, window)))
 
 
@@ -122,7 +124,13 @@ def percent(errors: Vector) -> str:
 
 
 def kernels() -> list[Kernel]:
-    attention = [make(gpu, window) for make in (decode, prefill) for window in (0, made.WINDOW) for gpu in GPUS]
+    attention = [
+        make(gpu, window, kv)
+        for kv in made.KV_DTYPES
+        for make in (decode, prefill)
+        for window in (0, made.WINDOW)
+        for gpu in GPUS
+    ]
     experts = [
         moe(gpu, engine, routing)
         for engine in ("SGLang", "VLLM")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make the measured cost profiles of gpt-oss-20b from the kernel timings in data/.
+"""Make the measured cost profiles of gpt-oss-20b from the kernel timings in data/, with 16-bit and with 8-bit KV.
 
     python reports/profiles/make_profiles.py            # writes sqsim/models/cost/profiles/*.yaml
     python reports/profiles/make_profiles.py --check    # says which differ from what is committed; writes nothing
@@ -29,6 +29,7 @@ from sqsim.models.cost.hardware import hardware
 from sqsim.models.cost.profile import (
     CurveTerm,
     DecodeTerm,
+    EightBitKv,
     Fit,
     PrefillTerm,
     PrefixTerm,
@@ -38,12 +39,18 @@ from sqsim.models.cost.profile import (
 from sqsim.models.cost.step_cost import Curve, window_pairs
 
 HERE = Path(__file__).parent
-PROFILES = HERE.parents[1] / "sqsim" / "models" / "profiles"
+PROFILES = HERE.parents[1] / "sqsim" / "models" / "cost" / "profiles"
 MADE_BY = "reports/profiles/make_profiles.py; do not edit"
 MODEL = "gpt-oss-20b"
 MAX_REQUESTS = 256  # SGLang's default max_running, and the batches that are captured as CUDA graphs
 KINK = 16  # requests: below, decode attention is bound by its launch
 WINDOW = geometry(MODEL).window or 0
+TILE_ROWS = 192
+"""Rows of a tile of FlashAttention 3 at head dimension 64 (its hopper/tile_size.h); the query heads of a KV head are rows."""
+MULTIPROCESSORS = 132
+"""Of an H100 or H200 (SXM): tiles that are computed at a time."""
+KV_DTYPES = {"bfloat16": "bfloat16", "fp8_e4m3": "fp8"}
+"""KV dtype of a scenario -> the rows' name."""
 
 Row = dict[str, str]
 Vector = NDArray[np.float64]
@@ -56,6 +63,7 @@ class Moe(NamedTuple):
     weights: str
     label: str
     auto: str | None
+    shown_by: str
 
 
 MOES = (
@@ -63,11 +71,21 @@ MOES = (
         "SGLang",
         "bfloat16",
         "fa3-bf16moe-sglang",
-        "every measured term is SGLang's own (0.5.14), the engine that is simulated; a server that runs its experts "
-        "in native MXFP4, as SGLang may by version and flags, is faster and has 28 GB more for KV: compare its "
-        "max_total_num_tokens, and see the mxfp4moe profile",
+        None,
+        "look at its log: without the line 'enabling triton_kernels MOE kernel' it has upcast the experts to bfloat16, and "
+        "max_total_num_tokens is smaller",
     ),
-    Moe("VLLM", "mxfp4", "fa3-mxfp4moe-vllm", None),
+    Moe(
+        "VLLM",
+        "mxfp4",
+        "fa3-mxfp4moe-vllm",
+        "SGLang 0.5.23 takes the native MXFP4 kernels (moe_runner_backend triton_kernel) for gpt-oss on this GPU where the "
+        "package triton_kernels is installed, which SGLang's kernel wheel brings along, and neither --quantization nor expert "
+        "parallelism is asked for (arg_groups/model_overrides/gpt_oss.py); its log then says 'enabling triton_kernels MOE "
+        "kernel'. Else it upcasts the experts to bfloat16: use the bf16moe profile; max_total_num_tokens tells the two apart. "
+        "These kernels were measured in vLLM",
+        "look at its log: 'Detected GPT-OSS model, enabling triton_kernels MOE kernel'",
+    ),
 )
 
 
@@ -93,10 +111,14 @@ def seconds(rows: Iterable[tuple[str, Row]]) -> Vector:
     return np.array([float(row["latency"]) * 1e-3 for _, row in rows])
 
 
-def attention(gpu: str, operation: str, window: int) -> list[tuple[str, Row]]:
+def attention(gpu: str, operation: str, window: int, kv: str = "bfloat16") -> list[tuple[str, Row]]:
     rows = read(f"gpt_oss_20b_{gpu.replace('-', '_')}_attention.csv")
-    wanted = (operation, str(window))
-    return [(line, row) for line, row in rows if (row["op_name"], row["window_size"]) == wanted]
+    wanted = (operation, str(window), KV_DTYPES[kv])
+    return [
+        (line, row)
+        for line, row in rows
+        if (row["op_name"], row["window_size"], row["kv_cache_dtype"]) == wanted
+    ]
 
 
 # --- fits ---
@@ -166,9 +188,9 @@ def regress(rows: list[tuple[str, Row]], features: dict[str, Vector]) -> Regress
     return Regression(named, covariance, errors(rows, predicted, held), spread(rows, predicted, held))
 
 
-def decode_rows(gpu: str, window: int) -> list[tuple[str, Row]]:
+def decode_rows(gpu: str, window: int, kv: str = "bfloat16") -> list[tuple[str, Row]]:
     """Read decode rows of batches up to the size that a server runs."""
-    rows = attention(gpu, "generation_attention", window)
+    rows = attention(gpu, "generation_attention", window, kv)
     return [(line, row) for line, row in rows if int(row["batch_size"]) <= MAX_REQUESTS]
 
 
@@ -183,9 +205,9 @@ def decode_features(rows: list[tuple[str, Row]], window: int) -> dict[str, Vecto
     }
 
 
-def decode(gpu: str, window: int) -> DecodeTerm:
+def decode(gpu: str, window: int, kv: str = "bfloat16") -> DecodeTerm:
     """Fit the decode attention of a layer."""
-    rows = decode_rows(gpu, window)
+    rows = decode_rows(gpu, window, kv)
     requests, context = column(rows, "batch_size"), column(rows, "isl", "step")
     found = regress(rows, decode_features(rows, window))
     term = f"decode_{'sliding' if window else 'full'}"
@@ -213,7 +235,7 @@ def frontier(requests: Vector, context: Vector) -> list[tuple[float, float]]:
 
 
 def prefill_features(rows: list[tuple[str, Row]], window: int) -> dict[str, Vector]:
-    """Return launch floor, requests, new tokens, pairs of a new token and one that it attends to."""
+    """Return launch floor, requests, new tokens, pairs of a new token and one that it attends to, waves after the first."""
     requests, length = column(rows, "batch_size"), column(rows, "isl")
     pairs = np.array([window_pairs(int(new), 0, window or int(new)) for new in length], dtype=float)
     return {
@@ -221,12 +243,24 @@ def prefill_features(rows: list[tuple[str, Row]], window: int) -> dict[str, Vect
         "per_request_s": requests,
         "per_token_s": requests * length,
         "per_pair_s": requests * pairs,
+        "per_wave_s": np.ceil(requests * np.ceil(length / tile_tokens()) / tiles_at_once()) - 1,
     }
 
 
-def prefill(gpu: str, window: int) -> PrefillTerm:
+def tile_tokens() -> float:
+    """Return the new tokens of a tile: its rows over the query heads that share a KV head."""
+    shape = geometry(MODEL)
+    return TILE_ROWS * shape.kv_heads / shape.heads
+
+
+def tiles_at_once() -> float:
+    """Return the tiles a KV head that are computed at a time."""
+    return MULTIPROCESSORS / geometry(MODEL).kv_heads
+
+
+def prefill(gpu: str, window: int, kv: str = "bfloat16") -> PrefillTerm:
     """Fit the prefill attention of a layer."""
-    rows = attention(gpu, "context_attention", window)
+    rows = attention(gpu, "context_attention", window, kv)
     features = prefill_features(rows, window)
     found = regress(rows, features)
     term = f"prefill_{'sliding' if window else 'full'}"
@@ -238,7 +272,29 @@ def prefill(gpu: str, window: int) -> PrefillTerm:
         "new_tokens": span(column(rows, "isl")),
         "prefix_tokens": (0.0, 0.0),
     }
-    return PrefillTerm(**found.said(rows, numbers), ranges=ranges, **found.values)
+    tiles = {"tile_tokens": tile_tokens(), "tiles_at_once": tiles_at_once()}
+    return PrefillTerm(**found.said(rows, numbers), ranges=ranges, **tiles, **found.values)
+
+
+def eight_bit(gpu: str) -> EightBitKv:
+    """Fit the terms of attention with 8-bit KV."""
+    kv = "fp8_e4m3"
+    full = decode(gpu, 0, kv)
+    return EightBitKv(
+        decode_full=full,
+        decode_sliding=decode(gpu, WINDOW, kv),
+        prefill_full=prefill(gpu, 0, kv),
+        prefill_sliding=prefill(gpu, WINDOW, kv),
+        prefix_read=prefix(full),
+    )
+
+
+def prefix(full: DecodeTerm) -> PrefixTerm:
+    return PrefixTerm(
+        evidence="derived",
+        source="no row has a prefix: its KV is read at the rate that decode attention reads KV",
+        per_token_s=full.per_token_s,
+    )
 
 
 def moe_rows(gpu: str, engine: str, routing: str = "power_law") -> list[tuple[str, Row]]:
@@ -276,8 +332,9 @@ def table(tokens: Vector, times: Vector) -> list[tuple[float, float]]:
 
 def said(rows: list[tuple[str, Row]], fit: Fit, what: str = "") -> dict[str, Any]:
     row = rows[0][1]
+    kv = ", 8-bit KV" if row.get("kv_cache_dtype") == "fp8" else ""
     source = (
-        f"{row['framework']} {row['version']}, {row['kernel_source']}, {row['op_name']}, {row['device']}{what}; "
+        f"{row['framework']} {row['version']}, {row['kernel_source']}, {row['op_name']}{kv}, {row['device']}{what}; "
         "rows of aiconfigurator-core 0.12.0 (reports/profiles/data)"
     )
     return {"evidence": "measured", "source": source, "fit": fit}
@@ -306,6 +363,7 @@ def make(gpu: str, kernel: Moe) -> Profile:
         )
         + ". Kernel timings repeat one shape, so KV of up to some 24K tokens may have come from the L2 cache.",
         auto=kernel.auto,
+        shown_by=kernel.shown_by,
         step=roofline.step_term(),
         dense=rounded_term(roofline.dense_term(shape, device)),
         moe=moe(gpu, kernel.engine),
@@ -314,11 +372,8 @@ def make(gpu: str, kernel: Moe) -> Profile:
         decode_sliding=decode(gpu, WINDOW),
         prefill_full=prefill(gpu, 0),
         prefill_sliding=prefill(gpu, WINDOW),
-        prefix_read=PrefixTerm(
-            evidence="derived",
-            source="no row has a prefix: its KV is read at the rate that decode attention reads KV",
-            per_token_s=full.per_token_s,
-        ),
+        prefix_read=prefix(full),
+        eight_bit_kv=eight_bit(gpu),
     )
 
 

@@ -83,6 +83,14 @@ def run_command(
             "--time-scale", min=0, help="Multiply the waits for tools, users and arrivals by this; for tests."
         ),
     ] = 1.0,
+    await_aux: Annotated[
+        bool,
+        typer.Option(
+            "--await-aux",
+            help="Let main steps wait for the aux thread beside them, so that none is late: the accounting must then equal the "
+            "simulation's (docs/LAWS.md, law 10); times mean nothing.",
+        ),
+    ] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -95,7 +103,7 @@ def run_command(
     resolved = load_scenario(scenario, set_ or [])
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="sqreal-") as work:
-        run = _measure(resolved, Path(work), url, step_log, time_scale, quiet)
+        run = _measure(resolved, Path(work), url, step_log, time_scale, quiet, await_aux=await_aux)
         if output_dir is not None:
             write_record(run.record, output_dir, overwrite)
             if run.complete:
@@ -118,7 +126,14 @@ def run_command(
 
 
 def _measure(
-    scenario: Scenario, work: Path, url: str | None, step_log: Path | None, time_scale: float, quiet: bool
+    scenario: Scenario,
+    work: Path,
+    url: str | None,
+    step_log: Path | None,
+    time_scale: float,
+    quiet: bool,
+    *,
+    await_aux: bool,
 ) -> Replay:
     """Run the scenario; a server started for it has ended when this returns."""
     require_client()
@@ -134,7 +149,7 @@ def _measure(
                 server = stack.enter_context(
                     servers.start(options, force_tokens=True, step_log=step_log, progress=waiting)
                 )
-        run = Replay(scenario, server, time_scale=time_scale, step_log=step_log)
+        run = Replay(scenario, server, time_scale=time_scale, step_log=step_log, await_aux=await_aux)
         with progress_bar("tasks", quiet) as progress:
             run.run(progress)
         return run

@@ -54,7 +54,8 @@ def arrived(original: Original, scheduler: Any, recv_req: Any, **kwargs: Any) ->
         elif options.fork is not None:
             _check_fork(scheduler, options.fork, recv_req.input_ids)
         session = None if name is None else scheduler.session_controller.get(name)
-        if session is not None and session.streaming and not session.close_on_finish:
+        if session is not None and session.streaming:
+            _check_turn(scheduler, session, params, recv_req.input_ids)
             _begin(scheduler, session, options, recv_req)
         elif session is not None:
             _check_plain(session, options)
@@ -75,13 +76,31 @@ def _check_request(name: Any, input_ids: Any, vocabulary: int) -> None:
         )
 
 
+def _check_turn(scheduler: Any, session: Any, params: Any, input_ids: Any) -> None:
+    """Refuse a turn that SGLang would refuse itself.
+
+    SGLang leaves a turn that it refuses attached to its session. Once that turn has passed, the session counts as idle although
+    its first turn still runs, and a close then frees KV in use: the server ends with all its clients (sgl-project/sglang
+    #27024). A request that the plugin refuses has no session.
+    """
+    name = session.session_id
+    if session.close_on_finish:
+        raise BadRequestError(f"session {name!r} is closing; open another one")
+    talk = scheduler.tree_cache.session.conversation(session)
+    if talk.busy:
+        raise BadRequestError(f"session {name!r} has an unfinished turn; wait for its end")
+    if not talk.begun and not input_ids:
+        raise BadRequestError(f"input_ids: session {name!r} begins with no token; send its first prompt")
+    for key in ("replace", "drop_previous_output", "offset"):
+        if getattr(params, key, None):
+            raise BadRequestError(
+                f"session_params: {key}: a session opened with streaming: true only appends; leave it out"
+            )
+
+
 def _begin(scheduler: Any, session: Any, options: RequestOptions, recv_req: Any) -> None:
     """Begin a turn: drop the spans that it and earlier turns named, as far as possible now."""
     talk = scheduler.tree_cache.session.conversation(session)
-    if talk.busy:
-        if options != request_options.NOTHING:
-            raise BadRequestError(f"session {session.session_id!r} has an unfinished turn; wait for its end")
-        return  # SGLang refuses it
     plan = None
     if options.chat is not None:
         plan = _plan(scheduler, session.session_id, talk, options.chat, recv_req.input_ids)
@@ -128,10 +147,10 @@ def _texts(tokenizer: Any, ids: Any) -> list[str]:
 
 
 def _check_plain(session: Any, options: RequestOptions) -> None:
-    """Refuse request options for a closing session, or one of SGLang's other kind; SGLang serves the rest."""
+    """Refuse request options for a session of SGLang's other kind; SGLang serves the rest."""
     if options != request_options.NOTHING:
         raise BadRequestError(
-            f"session {session.session_id!r} is closing or was not opened with streaming: true; open another one"
+            f"session {session.session_id!r} was not opened with streaming: true; open another one"
         )
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,9 +23,17 @@ from sqsim.cli.output import (
     progress_bar,
 )
 from sqsim.errors import RunError
-from sqsim.experiments.intervals import DRAWS, Intervals, check_draws, intervals, write_intervals
+from sqsim.experiments.intervals import (
+    DRAWS,
+    Alternative,
+    Intervals,
+    check_draws,
+    intervals,
+    write_intervals,
+)
 from sqsim.record.evidence import HELD_FIXED
 from sqsim.record.files import check_writable, read_record
+from sqsim.record.lateness import lateness_note
 from sqsim.record.metrics import Value, metrics
 from sqsim.record.schema import RunRecord
 from sqsim.scenario.scenario import load_scenario
@@ -76,7 +84,24 @@ def _doubts(sure: Intervals) -> list[str]:
         f"the intervals cover, of the profile: {drawn}",
         f"the intervals cover, by chance: {by_chance}",
         "the intervals do not cover values that the scenario fixes or assumes, the scheduler, steps beyond the measured range",
+        *(_alternative(name, other, sure) for name, other in sure.alternatives.items()),
     ]
+
+
+_DECIDE = ("output_tok_s", "ttft_s_p99", "kv_capacity_tokens", "tasks_failed")
+"""Metrics that a choice of kernel is judged by."""
+
+
+def _alternative(name: str, other: Alternative, sure: Intervals) -> str:
+    """State what another kernel, which the server may run, does to the main metrics."""
+    if other.error is not None:
+        return f"the server may run profile {name} instead, which cannot: {other.error}; {other.shown_by}"
+    changed = [
+        f"{key} {other.metrics[key]:.4g} instead of {sure.bands[key].value:.4g}"
+        for key in _DECIDE
+        if key in other.metrics and key in sure.bands and other.metrics[key] != sure.bands[key].value
+    ]
+    return f"the server may run profile {name} instead: {', '.join(changed) or 'no change'}; {other.shown_by}"
 
 
 def require_completed(record: RunRecord, found: Mapping[str, Value]) -> None:
@@ -93,12 +118,22 @@ def _failed(record: RunRecord, found: Mapping[str, Value]) -> str:
     """Write failures by reason, with the limit that was met and the key that raises it."""
     fixes = {
         "context_limit": f"the context holds {record.run['context_length']} tokens; choose a model that holds more",
-        "kv_capacity": f"the pool holds {record.run['kv_capacity']['tokens']} tokens; raise engine.kv_capacity",
+        "kv_capacity": _pools(record.run["kv_capacity"]),
         "turn_limit": "max_turns of the scenario",
     }
     return "; ".join(
         f"{number} x {reason}" + (f" ({fixes[reason]})" if reason in fixes else "")
         for reason, number in _failures(found).items()
+    )
+
+
+def _pools(capacity: Mapping[str, Any]) -> str:
+    """Name the pools that were too small for a request, and the keys that enlarge each."""
+    if capacity.get("swa_tokens") is None:
+        return f"the pool holds {capacity['tokens']} tokens; raise engine.kv_capacity"
+    return (
+        f"the pool holds {capacity['tokens']} tokens, its part for sliding-window layers {capacity['swa_tokens']}; raise "
+        "engine.kv_capacity, or engine.swa_full_tokens_ratio where only that part is too small"
     )
 
 
@@ -149,6 +184,8 @@ def _notes(record: RunRecord, found: Mapping[str, Value]) -> list[str]:
         )
     if run["assumed"]:
         notes.append(f"assumed, not calibrated: {', '.join(run['assumed'])}")
+    if (late := lateness_note(record)) is not None:
+        notes.append(late)
     if run["references"].get("synthesised") and run["scenario"]["policy"]["name"] != "none":
         notes.append("references are synthesised: which responses are needed later is a guess")
     notes += [

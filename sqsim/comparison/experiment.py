@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sqsim.record.lateness import lateness_note
 from sqsim.record.schema import COMPLETED, RunRecord
 
 _OWN = frozenset(
@@ -113,6 +114,8 @@ def _warnings(record: RunRecord) -> list[str]:
             "without a step log nothing is known of its KV usage, and computed and resident tokens are those of "
             "requests that were never retracted"
         )
+    if (late := lateness_note(record)) is not None:
+        found.append(late)
     failed = sum(outcome != COMPLETED for outcome in record.tasks["outcome"].to_pylist())
     if failed:
         found.append(f"{failed} of {record.tasks.num_rows} tasks failed, which shortens the run")

@@ -9,6 +9,10 @@ such draw, if the profile's stated uncertainty is right. So the interval between
 Each profile is run under two seeds. By the law of total variance, the covariance of such a pair is the variance due to
 the profile, and half the mean squared difference of a pair is the variance due to sampling.
 
+A server runs one of several kernels, by version and flags, and no interval averages over that choice: where the scenario leaves
+the profile to sqsim (`auto`), the metrics under each alternative stand beside the intervals, with the line by which a server
+shows what it runs.
+
 The interval does not cover values that the scenario fixes or assumes (recall, KV capacity, the tasks of a file), the
 simulated scheduler, and any step beyond the measured ranges.
 """
@@ -17,7 +21,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import sqrt
 from pathlib import Path
@@ -28,7 +32,7 @@ from sqsim.base.random_streams import uniform
 from sqsim.base.strict_json import no_constant
 from sqsim.base.workers import Progress, Workers
 from sqsim.errors import InputError, RecordError, RunError, SqsimError
-from sqsim.models.cost.profile import Profile
+from sqsim.models.cost.profile import Profile, alternatives
 from sqsim.models.cost.uncertainty import describe_uncertainty, sample_profile
 from sqsim.record.metrics import Value, metrics
 from sqsim.scenario.load import RateLoad
@@ -56,6 +60,15 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """A run of the scenario under another kernel: `shown_by` is the server's log line; `error`, why it cannot run."""
+
+    shown_by: str
+    metrics: dict[str, float]
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Intervals:
     """Intervals of every metric that is a number in every draw, in the order of `metrics`."""
 
@@ -67,6 +80,8 @@ class Intervals:
     sampled: list[str]
     """Key paths of the values that the scenario draws; empty: another seed changes nothing."""
     confidence: float = CONFIDENCE
+    alternatives: dict[str, Alternative] = field(default_factory=dict)
+    """Profile that the server may run instead -> the metrics under it."""
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON objects, lists and numbers."""
@@ -106,7 +121,21 @@ def intervals(
         {key: [run[key] for run in firsts] for key in keys},
         describe_uncertainty(profile),
         sampled,
+        alternatives=_under_alternatives(scenario, profile),
     )
+
+
+def _under_alternatives(scenario: Scenario, profile: Profile) -> dict[str, Alternative]:
+    """Run the scenario once under each other kernel that a server may choose; nothing where the scenario names its own."""
+    found = {}
+    for other in alternatives(profile) if scenario.profile == "auto" else ():
+        shown = other.shown_by or other.note
+        try:
+            record = simulate(scenario.with_({"engine.profile": other.name}))
+            found[other.name] = Alternative(shown, _numbers(metrics(record)))
+        except SqsimError as error:
+            found[other.name] = Alternative(shown, {}, str(error))
+    return found
 
 
 def check_draws(draws: int) -> int:
@@ -136,7 +165,9 @@ def read_intervals(directory: Path) -> Intervals | None:
         return None
     try:
         data = json.loads(path.read_bytes(), parse_constant=no_constant)
-        return Intervals(**{**data, "bands": {key: Interval(**band) for key, band in data["bands"].items()}})
+        bands = {key: Interval(**band) for key, band in data["bands"].items()}
+        others = {name: Alternative(**each) for name, each in data.get("alternatives", {}).items()}
+        return Intervals(**{**data, "bands": bands, "alternatives": others})
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RecordError(f"{path}: cannot be read ({error}); run the scenario again with --bands") from error
 

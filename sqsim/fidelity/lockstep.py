@@ -151,6 +151,10 @@ class _Replay:
             self._compare("row n_out", [row[4] for row in rows], [request.n_out for request in batch.requests])
             kv = [request.row for request in batch.requests]
             self._compare("row kv", [row[6] for row in rows], [row.length for row in kv if row is not None])
+            # SGLang counts allocated tokens, not pages; without speculation they are the committed ones.
+            self._compare(
+                "row allocated", [row[7] for row in rows], [row.length for row in kv if row is not None]
+            )
             self._compare("row tree", [row[8] for row in rows], [row.shared for row in kv if row is not None])
         self._decides("wait", event.get("wait", list), [request.asked.rid for request in scheduler.waiting])
         self._decides("run", event.get("run", list), [request.asked.rid for request in scheduler.running])
@@ -188,6 +192,8 @@ class _Replay:
                 self._compare(f"adm {rid} need", entry.get("need", int), test.need)
                 self._compare(f"adm {rid} rem", entry.get("rem", float), test.remaining, _TOLERANCE)
                 self._compare(f"adm {rid} ok", entry.get("ok", bool), test.admitted)
+            if "prefix" in entry.data:
+                self._compare(f"adm {rid} prefix", entry.get("prefix", int), test.prefix)
             self._compare(f"adm {rid} extend", entry.get("extend", int, 0), test.extend)
 
     def _result(self) -> None:
@@ -218,6 +224,8 @@ class _Replay:
             self._compare("swa_avail", logged.get("swa_avail", int), kv.pool.window_free)
             evictable = kv.remaining_window() - kv.pool.window_free
             self._compare("swa_evictable", logged.get("swa_evictable", int), evictable)
+        if "idle" in logged.data:
+            self._compare("idle", logged.get("idle", int), self._scheduler.usage().idle_sessions)
         sessions = {
             name: [row.shared, row.length, row.length] for name, row in kv.sessions.named_rows().items()
         }

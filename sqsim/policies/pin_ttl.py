@@ -18,8 +18,9 @@ class PinTtl(Policy):
     """
 
     name: Literal["pin_ttl"] = Field(default="pin_ttl", description="pin_ttl")
-    ttl_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = Field(
-        default=10.0, description="seconds after a turn, 0 or more"
+    # the bound is eleven days: a longer hold is a wrong unit, and few of them end the simulated clock's range
+    ttl_s: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = Field(
+        default=10.0, description="seconds after a turn, 0 to 1e6"
     )
 
     @property

@@ -83,7 +83,8 @@ class Resolved:
     @cached_property
     def profile(self) -> Profile:
         with self.blamed("engine.profile"):
-            return self.other_profile or profile(self.model, self.engine.gpu, self.profile_name)
+            found = self.other_profile or profile(self.model, self.engine.gpu, self.profile_name)
+            return found.with_kv(self.engine.kv_dtype)
 
     @cached_property
     def weight_bytes(self) -> int:

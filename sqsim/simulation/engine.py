@@ -41,7 +41,7 @@ def _in_time(now_s: float) -> float:
     if not now_s < LATEST_S:
         raise RunError(
             f"the simulated clock stands at {now_s:.3g} s, and beyond {LATEST_S:.0e} s it cannot tell steps apart; "
-            "raise load.rate_per_s or load.speedup, or set tool_wait_cap_s"
+            "shorten what agents wait for: raise load.rate_per_s or load.speedup, set tool_wait_cap_s, or shorten the policy's holds and pauses"
         )
     return now_s
 

@@ -67,6 +67,7 @@ class ChaosAgent:
     async def turn(self, name: str, states: list[State]) -> list[State]:
         """Take a turn; returns what the session may be then: nothing when it is over."""
         ending = self.draw.choices(["end", "abort", "disconnect", "close"], [80, 9, 8, 3])[0]
+        overlaps = self.draw.random() < 0.1
         sure = len(states) == 1
         spans = self.spans(states[0]) if sure and states[0].first else []
         new = self.ids(self.draw.randint(1, 50))
@@ -81,13 +82,14 @@ class ChaosAgent:
         self.story.append(
             f"{rid}: {len(new)} tokens, {out} out, drops {[list(span) for span in spans]}, {ending}"
         )
+        if overlaps:
+            await self.overlap(name, main)
         closed = await self.end(ending, main, rid, name)
         answer = await self.result(main)
         if answer is not None:
             keys = ("prompt_tokens", "cached_tokens", "num_retractions", "finish_reason")
             self.story.append(f"  {[answer.meta.get(key) for key in keys]}")
         why = [
-            "already has an active request",
             "has an unfinished turn",
             *(["does not exist"] if closed else []),
         ]
@@ -98,6 +100,19 @@ class ChaosAgent:
         if fork is not None:
             await fork
         return [] if closed else states
+
+    async def overlap(self, name: str, main: asyncio.Task[Generation]) -> None:
+        """Send another turn while one runs: it is refused, or the first was over already and this one is closed with its session.
+
+        A refused turn changes nothing, so the states stay as they are; one that was served would, so it asks for what is
+        always refused: a span that nobody was told.
+        """
+        await asyncio.wait([main], timeout=self.draw.expovariate(10.0))
+        call = Call(self.served.name(), [5], None, 1, session=name, asks={"sqreal_drop": [[10**6, 10**6 + 1]]})
+        answer = await self.result(asyncio.create_task(self.client.generate(call)))
+        said = "has an unfinished turn", "is out of range", "does not exist", "is closing"
+        assert refused(answer, *said), answer
+        self.done["overlaps"] += refused(answer, said[0])
 
     def length(self, ending: Ending) -> int:
         """Tokens of an answer: few that nobody sees, since they are guessed; in a rush many, so that memory runs out under them."""

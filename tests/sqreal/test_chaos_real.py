@@ -128,6 +128,7 @@ def test_nothing_hangs_leaks_or_says_a_wrong_token(crowded):
         "abort",
         "disconnect",
         "close",
+        "overlaps",
         "kills",
         "retracted",
     ):

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 
+import httpx
 import pytest
 from hypothesis import given
 
@@ -80,6 +81,67 @@ async def refusal(client: Client, call: Call) -> str:
     reason = (await client.generate(call)).meta["finish_reason"]
     assert (reason["type"], reason["status_code"]) == ("abort", 400)
     return reason["message"]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first turn", "later turn"])
+@pytest.mark.parametrize("gone", [False, True], ids=["waits", "hangs up"])
+def test_a_turn_that_overlaps_is_refused_and_a_close_waits(served, first, gone):
+    """A client sends another turn while one runs, or hangs up and retries, and closes at once: nobody else notices.
+
+    SGLang attaches what it refuses to the session and then counts the session as idle; a close frees the KV of the turn that
+    runs, and the server ends (sgl-project/sglang #27024, #27025).
+    """
+
+    async def test(client: Client, agent: Agent):
+        name = served.name()
+        await client.open_session(name)
+        if not first:
+            await client.generate(Call(served.name(), [5] * 50, None, 2, session=name))
+        running = asyncio.create_task(
+            client.generate(Call(served.name(), [6] * 9, None, LONG, session=name, ignore_eos=True))
+        )
+        await asyncio.sleep(0.3)
+        if gone:
+            running.cancel()
+        for _ in range(2):
+            call = Call(served.name(), [7] * 5, None, 2, session=name)
+            answer = await client.generate(call)
+            # After a hang-up the turn may be over by now, and the retry is served.
+            if not gone or answer.finish == "abort":
+                assert "has an unfinished turn" in answer.meta["finish_reason"]["message"]
+        await client.close_session(name)
+        if not gone:
+            late = await refusal(client, Call(served.name(), [7] * 5, None, 2, session=name))
+            assert "is closing" in late
+            assert len((await running).output_ids) == LONG
+        await agent.turn(Step(new=5, out=3), 0)
+        await asyncio.sleep(3)  # SGLang carries out a close that waited up to a second later
+
+    alone(served, test)
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"replace": True}, "session_params: replace"),
+        ({"drop_previous_output": True}, "session_params: drop_previous_output"),
+        ({"offset": 3}, "session_params: offset"),
+    ],
+)
+def test_a_turn_that_is_no_append_is_refused_before_the_session_has_a_row(served, params, says):
+    async def test(client: Client, agent: Agent):
+        body = {
+            "input_ids": [5, 6],
+            "sampling_params": {"max_new_tokens": 2},
+            "session_params": {"id": agent.session, **params},
+        }
+        async with httpx.AsyncClient(base_url=served.url, timeout=60) as plain:
+            answer = await plain.post("/generate", json=body)
+        assert answer.status_code == 400
+        assert says in answer.text
+        await agent.turn(Step(new=5, out=3), 0)
+
+    alone(served, test)
 
 
 REFUSED = [

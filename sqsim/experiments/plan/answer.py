@@ -72,7 +72,7 @@ def answer(
             "share": None if fewest is None else load.on(fewest),
             "breaks_at": None if worst is None else load.on(worst),
             "bottleneck": _bottleneck(search),
-            "sure": confidences.get(_name(search)),
+            "sure": confidences.get(name(search)),
             "runs": [
                 {
                     "replicas": replicas,
@@ -93,9 +93,9 @@ def answer(
         "tensor_parallel": tensor_parallel,
         "level": LEVEL,
         "uncertainty": SOURCE,
-        "answer": None if best is None else _name(best),
-        "best_free": None if free is None else _name(free),
-        "best_sidequest": None if sidequest is None else _name(sidequest),
+        "answer": None if best is None else name(best),
+        "best_free": None if free is None else name(free),
+        "best_sidequest": None if sidequest is None else name(sidequest),
         "sentences": _sentences(
             load, best, free, sidequest, confidences, searches, serving, tensor_parallel, cost
         ),
@@ -104,7 +104,8 @@ def answer(
     }
 
 
-def _name(search: Search) -> str:
+def name(search: Search) -> str:
+    """Name a search by its setting and GPU."""
     return f"{search.setting.name} on {search.gpu}"
 
 
@@ -147,7 +148,7 @@ def _confidences(shown: Sequence[Search], assess: Assess, load: Load) -> dict[st
         results = dict(zip(tried, assess([(search, replicas) for replicas in tried]), strict=True))
         sure_with = [replicas for replicas, each in results.items() if each is not None and each.sure]
         kept = [each.kept for each in results.values() if each is not None]
-        found[_name(search)] = {
+        found[name(search)] = {
             "replicas": next((replicas for replicas in sure_with if replicas >= search.fewest), None),
             "steady": kept == sorted(kept),
             "tried": [
@@ -169,7 +170,7 @@ def _alone(lightest: Search | None, load: Load) -> str:
     said = ", ".join(f"{name} is {'undefined' if value is None else f'{value:.4g}'}" for name, value in values)
     share = load.on(replicas)
     each = f"{share:g} agent{'' if share == 1 else 's'}" if load.agents else f"{share:.4g} tasks an hour"
-    return f" With {each} on a replica, under {_name(lightest)}, {said}."
+    return f" With {each} on a replica, under {name(lightest)}, {said}."
 
 
 def _sentences(
@@ -235,7 +236,7 @@ def _sentences(
         lines.append(
             f"At {share(best.bad[-1])} on each the SLO breaks; {reason['name']} runs out first: {reason['evidence']}."
         )
-    known = confidences.get(_name(best))
+    known = confidences.get(name(best))
     if known:
         kept = _kept(known["tried"], best.fewest)
         if known["replicas"] is None:

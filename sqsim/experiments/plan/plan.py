@@ -16,13 +16,15 @@ from typing import Any
 from sqsim.base.workers import Progress, Workers
 from sqsim.errors import InputError, SqsimError
 from sqsim.experiments.grid import overrides
-from sqsim.experiments.plan.answer import SCHEMA, answer
+from sqsim.experiments.plan import kernels
+from sqsim.experiments.plan.answer import SCHEMA, answer, name
 from sqsim.experiments.plan.confidence import Confidence, confidence, draws
 from sqsim.experiments.plan.search import Load, Search, find_edges
 from sqsim.experiments.plan.settings import KS, Setting, settings
 from sqsim.experiments.plan.slo import Slo
 from sqsim.experiments.points import Found, Item, Points, write_json
 from sqsim.models.cost.hardware import HARDWARE
+from sqsim.models.cost.profile import Profile
 from sqsim.scenario.resolved import Resolved
 from sqsim.scenario.scenario import Scenario, load_scenario
 
@@ -105,6 +107,28 @@ class _Planner:
             results.append(confidence(fine, self.ask.slos) if len(fine) == len(got) else None)
         return results
 
+    def under_other_kernels(self, shown: Sequence[Search]) -> list[dict[str, Any]]:
+        """Search these settings again under each other kernel that the server may run, where the scenario names none."""
+        if self.base.profile != "auto":
+            return []
+
+        def profile_of(search: Search) -> Profile:
+            return Resolved.of(self.scenario(search.setting, search.gpu, search.load.first)).profile
+
+        found = kernels.searches_under_alternatives(shown, profile_of)
+        for _, _, again in found:
+            self.check(again)
+        if any(again.failure is None for _, _, again in found):
+            find_edges([again for _, _, again in found], self.run)
+        return kernels.described(found, profile_of, self.base.engine.tensor_parallel)
+
+    def check(self, search: Search) -> None:
+        """Note the error of a setting that is impossible here, before anything of it runs."""
+        try:
+            self.scenario(search.setting, search.gpu, self.ask.load.first)
+        except InputError as error:
+            search.failure = error
+
 
 def run_plan(
     ask: Ask,
@@ -131,11 +155,8 @@ def run_plan(
         for gpu in gpus
         for setting in settings(ask.ks, hybrid=hybrid, sized=base.engine.kv_capacity is None)
     ]
-    for search in searches:  # impossible settings are reported before anything runs
-        try:
-            planner.scenario(search.setting, search.gpu, ask.load.first)
-        except InputError as error:
-            search.failure = error
+    for search in searches:
+        planner.check(search)
     points.make_room(overwrite)
     find_edges(searches, planner.run)
     content = {
@@ -143,6 +164,10 @@ def run_plan(
         "scenario": {"file": ask.file.name, "changes": list(ask.changes), "resolved": base.resolved()},
         **answer(ask.slos, ask.load, searches, planner.assess, ask.prices, base.engine.tensor_parallel),
     }
+    content["kernels"] = planner.under_other_kernels(
+        [each for each in searches if name(each) in {content["best_free"], content["best_sidequest"]}]
+    )
+    content["sentences"] += kernels.sentences(content["kernels"])
     write_json(directory / "plan.json", content)
     return json.loads(json.dumps(content))  # type: ignore[no-any-return]  # as a reader of the file finds it
 

@@ -67,7 +67,11 @@ def kv_capacity(
             f"{mem_fraction:g} x {total / GIB:.2f} GiB free before loading - {weights / GIB:.2f} GiB of weights"
             f" = {free / GIB:.2f} GiB of KV a GPU; {slot_bytes / 1024:.1f} KiB a token"
         )
-        if tokens < page_size:
+        if 0 < tokens < page_size:
+            raise InputError(
+                f"engine.page_size {page_size}: one page is larger than the KV pool of {tokens} tokens ({parts}); lower it"
+            )
+        if tokens < 1:
             raise InputError(
                 f"{geometry.name} does not fit on {tensor_parallel} x {hardware.name}: {parts}; raise "
                 "engine.tensor_parallel or engine.mem_fraction, or choose a larger GPU or a profile with smaller weights"

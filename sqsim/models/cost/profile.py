@@ -103,18 +103,35 @@ class DecodeTerm(Term):
 
 
 class PrefillTerm(Term):
-    """Prefill attention of a layer, by requests, new tokens, and pairs of a new token and one it attends to."""
+    """Prefill attention of a layer, by requests, new tokens, pairs of a new token and one it attends to, and waves.
+
+    A kernel computes tiles of `tile_tokens` new tokens of one request and KV head; the GPU takes `tiles_at_once` of them, counted
+    over the KV heads, at a time. Each wave after the first costs `per_wave_s`.
+    """
 
     fixed_s: Seconds
     per_request_s: Seconds
     per_token_s: Seconds
     per_pair_s: Seconds
+    per_wave_s: Seconds = 0.0
+    tile_tokens: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+    tiles_at_once: Annotated[FiniteFloat, Field(gt=0)] = 1.0
 
 
 class PrefixTerm(Term):
     """Reading the KV of the tokens before a prefill: seconds a token a full-attention layer."""
 
     per_token_s: Seconds
+
+
+class EightBitKv(_Strict):
+    """The terms of attention, measured with 8-bit KV, that replace the profile's own."""
+
+    decode_full: DecodeTerm
+    decode_sliding: DecodeTerm | None = None
+    prefill_full: PrefillTerm
+    prefill_sliding: PrefillTerm | None = None
+    prefix_read: PrefixTerm
 
 
 class ClientTerm(Term):
@@ -137,6 +154,9 @@ class Profile(_Strict):
     kv_dtype: str
     note: str
     auto: str | None = None
+    shown_by: str | None = (
+        None  # the line by which a running server shows that it runs this, not an alternative
+    )
     spread: Spread = 0.0  # relative standard deviation of a factor on all step times of a run
 
     step: StepTerm
@@ -149,6 +169,7 @@ class Profile(_Strict):
     prefill_sliding: PrefillTerm | None = None
     prefix_read: PrefixTerm
     client: ClientTerm | None = None  # None: both ways take no time
+    eight_bit_kv: EightBitKv | None = None  # None: 8-bit KV was not measured
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -172,6 +193,13 @@ class Profile(_Strict):
         """Return this profile's terms by name, in the order of the formula."""
         values = ((name, getattr(self, name)) for name in type(self).model_fields)
         return {name: value for name, value in values if isinstance(value, Term)}
+
+    def with_kv(self, dtype: str) -> Profile:
+        """Return the profile as measured with this KV dtype; the same profile where there is no such measurement."""
+        if dtype == self.kv_dtype or not dtype.startswith("fp8") or self.eight_bit_kv is None:
+            return self
+        terms = {name: getattr(self.eight_bit_kv, name) for name in type(self.eight_bit_kv).model_fields}
+        return self.model_copy(update={**terms, "kv_dtype": dtype, "eight_bit_kv": None})
 
     def evidence(self) -> dict[str, str]:
         """Map each term to its evidence, for the header of a report."""
@@ -234,6 +262,11 @@ def shipped_profiles(model: str = "", gpu: str = "") -> tuple[Profile, ...]:
     return tuple(
         read_profile(each.read_text("utf-8"), each.name) for each in files if each.name.startswith(prefix)
     )
+
+
+def alternatives(profile: Profile) -> tuple[Profile, ...]:
+    """Return the other shipped profiles of a model and GPU: what a server may run instead, by version and flags."""
+    return tuple(each for each in shipped_profiles(profile.model, profile.gpu) if each.name != profile.name)
 
 
 def profile_text(profile: Profile, made_by: str) -> str:

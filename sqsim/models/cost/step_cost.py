@@ -6,7 +6,7 @@ For a batch with prefill rows (new tokens n_i after b_i tokens) and `requests` d
     step = fixed + layers * (small kernels + dense(tokens) + moe(tokens)) + lm_head(rows)
          + full layers    * (decode(requests) + context * per token + prefill + prefix read)
          + sliding layers * (decode(requests) + window  * per token + prefill)
-    prefill = fixed + rows * per request + new * per token + pairs * per pair
+    prefill = fixed + rows * per request + new * per token + pairs * per pair + (waves - 1) * per wave
 
 with tokens = all new tokens and decoding rows, rows = requests that get (or work towards) a token, and pairs
 counted within the window on sliding layers. A part is charged only where it has work. For a fixed set of
@@ -14,7 +14,7 @@ decoding rows the time is affine in context and window, so n alike steps can be 
 
 Tensor parallelism divides the parts that are split (matrices, heads, KV), leaves the others (launches, host), and
 adds two all-reduces a layer. Such a time is derived, whatever the profile's own evidence; so is the time with a KV
-dtype other than the profile's.
+dtype for which the profile has no measurement.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cache
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,7 +87,7 @@ class CostModel:
         kv_dtype: str = "bfloat16",
     ) -> None:
         profile.require(geometry, f"profile {profile.name}")
-        self.profile = profile
+        self.profile = profile = profile.with_kv(kv_dtype)
         notes = []
         if tensor_parallel > 1:
             notes.append(
@@ -171,14 +171,20 @@ class CostModel:
         seconds += per_context * work.decode_context + per_window * work.decode_window
         full, sliding = self.profile.prefill_full, self.profile.prefill_sliding
         prefix_s = before * self.profile.prefix_read.per_token_s * self._kv_scale
-        seconds += self._geometry.full_layers * (self._prefill_s(full, rows, new, full_pairs) + prefix_s)
+        layers = self._geometry.full_layers
+        seconds += layers * (self._prefill_s(full, work.prefill, new, full_pairs) + prefix_s)
         if sliding is not None:
-            seconds += self._geometry.sliding_layers * self._prefill_s(sliding, rows, new, sliding_pairs)
+            layers = self._geometry.sliding_layers
+            seconds += layers * self._prefill_s(sliding, work.prefill, new, sliding_pairs)
         return seconds
 
-    def _prefill_s(self, term: PrefillTerm, rows: int, new: int, pairs: int) -> float:
+    def _prefill_s(self, term: PrefillTerm, rows: Sequence[tuple[int, int]], new: int, pairs: int) -> float:
         split = (new * term.per_token_s + pairs * term.per_pair_s) / self._tp
-        return term.fixed_s + rows * term.per_request_s + split
+        seconds = term.fixed_s + len(rows) * term.per_request_s + split
+        if term.per_wave_s:
+            tiles = sum([ceil(tokens / term.tile_tokens) for tokens, _ in rows])
+            seconds += max(0, ceil(tiles / (term.tiles_at_once * self._tp)) - 1) * term.per_wave_s
+        return seconds
 
     def out_of_range(self, work: StepWork) -> tuple[str, ...]:
         """List where this step leaves the measured ranges; sizes are rounded up to powers of two, so that texts repeat."""

@@ -29,7 +29,8 @@ class Verdict(Enum):
 class AdmissionTest(NamedTuple):
     """One test of a pass: the request fits when `need` tokens are below `remaining`; a chunk has `extend` and `more`.
 
-    `locked`: evictable tokens of the request's own prefix, which `remaining` leaves out.
+    `locked`: evictable tokens of the request's own prefix, which `remaining` leaves out; `prefix`: tokens that it need
+    not compute.
     """
 
     request: Request
@@ -40,6 +41,7 @@ class AdmissionTest(NamedTuple):
     chunk: bool = False
     more: bool = False
     locked: int = 0
+    prefix: int = 0
 
 
 class Budget:
@@ -143,7 +145,9 @@ class AdmissionPass:
         more = left > limit
         extend = max(0, min(left, limit))
         self.tests.append(
-            AdmissionTest(request, 0, 0, admitted=extend > 0, extend=extend, chunk=True, more=more)
+            AdmissionTest(
+                request, 0, 0, admitted=extend > 0, extend=extend, chunk=True, more=more, prefix=request.prefix
+            )
         )
         if extend:
             request.extend_end = request.prefix + extend
@@ -155,14 +159,19 @@ class AdmissionPass:
         """Test one candidate and admit it if it fits (rules 10, 11, 13, 17, 38)."""
         kv, budget, page = self._kv, self.budget, self._limits.page_size
         node = kv.match(request)
-        extend = request.known - request.prefix
+        prefix = request.prefix
+        extend = request.known - prefix
         new_tokens = min(max(request.max_new_tokens - request.n_out, 0), CLIP_NEW_TOKENS)
         need = extend + new_tokens + page
         chunk = self._fit(request, node, need, new_tokens)
         locked = kv.tree.unlocked(node)
         remaining = budget.remaining() - locked
         if chunk is None:
-            self.tests.append(AdmissionTest(request, need, remaining, admitted=False, extend=0, locked=locked))
+            self.tests.append(
+                AdmissionTest(
+                    request, need, remaining, admitted=False, extend=0, locked=locked, prefix=request.prefix
+                )
+            )
             return Verdict.NO_TOKEN
         reserve = min(request.max_new_tokens, CLIP_NEW_TOKENS)
         chunked = kv.pool.ceil(extend) > chunk
@@ -172,7 +181,9 @@ class AdmissionPass:
             # One chunked request at a time. A request that the window pool cut short leaves chunk budget for a second
             # one, for which SGLang would lose the first.
             if extend <= 0 or not may_chunk or self.chunked is not None:
-                self.tests.append(AdmissionTest(request, need, remaining, admitted=False, extend=0))
+                self.tests.append(
+                    AdmissionTest(request, need, remaining, admitted=False, extend=0, prefix=prefix)
+                )
                 return Verdict.OTHER
         request.extend_end = request.prefix + extend
         kv.admit(request, node)
@@ -180,7 +191,7 @@ class AdmissionPass:
         if chunked:
             self.chunked = request
         budget.reserve(extend, reserve)
-        self.tests.append(AdmissionTest(request, need, remaining, admitted=True, extend=extend))
+        self.tests.append(AdmissionTest(request, need, remaining, admitted=True, extend=extend, prefix=prefix))
         return budget.state()
 
     def _fit(self, request: Request, node: Node, need: int, new_tokens: int) -> int | None:

@@ -264,7 +264,6 @@ class RadixTree:
         self.splits += 1
         upper = parent.children[node.first] = Node(head, at, parent, node.first, self._tick())
         upper.locks = 1 if node.locks else 0
-        upper.touched = node.touched
         node.key, node.tokens = tail, node.tokens - at
         node.parent, node.stamp, node.first = upper, self._tick(), self._first(tail, (0, 0))
         upper.children[node.first] = node

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any
 
+from sqsim.record.lateness import lateness_note
 from sqsim.report.data.measures import counted, number, written
 from sqsim.report.data.record_view import RecordView
 from sqsim.report.data.sources import Sources
@@ -164,6 +165,9 @@ def _model_rows(sources: Sources) -> list[list[str]]:
         rows.append(["In-place eviction, forks and release of idle sessions", badged(SESSIONS)])
     if (decisions := _decisions(sources)) is not None:
         rows.append(["Decision quality (recall, false rate)", decisions])
+    notes = [note for _, _, record in sources.records if (note := lateness_note(record)) is not None]
+    if notes:
+        rows.append(["Lateness of aux threads", "<br>".join(map(badged, dict.fromkeys(notes)))])
     return rows
 
 

@@ -29,6 +29,26 @@ def intervals(sources: Sources) -> str:
     return f"<p>{escape(_HELD)}</p>" + "".join(_run(name, bands) for name, bands in found)
 
 
+def _alternatives(bands: Intervals) -> str:
+    """List the metrics under the kernels that a server may run instead; empty where there is no such choice."""
+    if not bands.alternatives:
+        return ""
+    names = list(bands.alternatives)
+    rows = [
+        [
+            escape(measure.title),
+            *(value_cell(bands.alternatives[name].metrics.get(measure.key)) for name in names),
+        ]
+        for measure in (measure for group in GROUPS for measure in group.measures)
+        if any(measure.key in other.metrics for other in bands.alternatives.values())
+    ]
+    shown = "".join(
+        f"<li>{escape(name)}: {escape(other.shown_by)}</li>" for name, other in bands.alternatives.items()
+    )
+    head = ["metric", *(f"if the server runs {name}" for name in names)]
+    return table(head, rows, "Other kernels that the server may run", "data") + f"<ul>{shown}</ul>"
+
+
 def _run(name: str, bands: Intervals) -> str:
     head = ["metric", "value", f"{share(bands.confidence)} from", "to", "sd: profile", "sd: chance"]
     rows = []
@@ -41,5 +61,6 @@ def _run(name: str, bands: Intervals) -> str:
     drawn = ", ".join(bands.sampled) or "nothing: another seed gives the same run"
     return (
         table(head, rows, f"90 % intervals: {name}", "data")
+        + _alternatives(bands)
         + f"<p>Drawn of the profile:</p><ul>{doubts or '<li>nothing</li>'}</ul><p>Drawn by chance: {escape(drawn)}.</p>"
     )

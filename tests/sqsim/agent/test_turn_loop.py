@@ -18,6 +18,7 @@ from sqsim.policies.keep_last import KeepLast
 from sqsim.policies.none import NoEviction
 from sqsim.policies.oracle import Oracle
 from sqsim.policies.sidequest import SideQuest
+from sqsim.trace.schema import Reset
 from tests.sqsim.tasks import call, chain, task, tasks, turn
 
 
@@ -322,3 +323,22 @@ def test_laws_of_the_loop_on_random_tasks(made, name, in_place, data):
     mains = {run.segment for a in drive.log if isinstance(a, RunMain) for run in a.prompt + a.output}
     own = {run.segment for aux in drive.living for run in (aux.prompt[-1], *aux.output)}  # trigger and output
     assert not own & mains
+
+
+def test_a_cursor_that_closed_while_the_thread_lived_is_ignored_and_counted():
+    """It was open at the fork and gone at application (here by a compaction): named, not evicted, counted `ignored`."""
+    made = task(
+        turn(call(0)), turn(call(1)), turn(call(2), reset=Reset(keep_tokens=10)), turn(call(3)), answer=10
+    )
+    drive = Drive(loop(made, SideQuest(k=1), Says((0,))))
+    drive.turn()
+    drive.turn(aux=False)
+    drive.main()
+    thread = drive.living[-1]
+    while not thread.finished:
+        drive.aux()
+    while thread.applied_turn is None and not isinstance(drive.log[-1], Finish):
+        drive.tools()
+        drive.main()
+    assert (thread.decision.named, thread.ignored) == ((0,), 1)
+    assert drive.clears() == []

@@ -140,6 +140,10 @@ def test_support_names_evidence(tmp_path):
             ("run", "scenario.yaml", "--set", "load={as_recorded: true}"),
             "load.as_recorded: task 't0' has no arrival_s",
         ),
+        (
+            ("run", "scenario.yaml", "--set", "policy.name=pin_ttl", "--set", "policy.ttl_s=1e9"),
+            "policy.ttl_s",  # fault 29.2: the end of the simulated clock is never the first that is said
+        ),
         (("trace", "validate", "scenario.yaml"), "scenario.yaml"),
         (("report", "nowhere", "-o", "x.html"), "nowhere"),
         (("compare", "nowhere", "nowhere"), "nowhere"),
@@ -255,6 +259,15 @@ def test_a_run_in_which_no_task_completes_has_failed(scenario):
     assert "100 tokens" in done.stderr
     stopped = sqsim("run", scenario, "--set", "max_turns=1", "--json", cwd=scenario.parent)
     assert stopped.returncode == 0  # the scenario's own wish
+
+
+def test_a_request_beyond_the_pool_names_both_pools_and_their_keys(tmp_path):
+    """A session keeps whole contexts in the sliding-window part too, which is the smaller one (fault 29.4)."""
+    write_tasks(tmp_path / "trace.jsonl", [chain(8, response=300, name=f"t{n}") for n in range(3)])
+    (tmp_path / "s.yaml").write_text("traces: trace.jsonl\nengine: {cache: session, kv_capacity: 2600}\n")
+    done = sqsim("run", "s.yaml", "--quiet", "--set", "load.concurrency=3", cwd=tmp_path)
+    assert "holds 2600 tokens, its part for sliding-window layers 2080" in done.stdout + done.stderr
+    assert "engine.swa_full_tokens_ratio" in done.stdout + done.stderr
 
 
 def test_a_load_that_was_never_reached_is_said(scenario):

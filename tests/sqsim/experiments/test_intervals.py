@@ -12,7 +12,15 @@ from scipy.stats import binomtest
 
 from sqsim.cli.app import app
 from sqsim.errors import InputError, RecordError
-from sqsim.experiments.intervals import CONFIDENCE, Intervals, change_percent, intervals, read_intervals
+from sqsim.experiments.intervals import (
+    CONFIDENCE,
+    Intervals,
+    _interval,
+    change_percent,
+    check_draws,
+    intervals,
+    read_intervals,
+)
 from sqsim.models.cost.geometry import geometry
 from sqsim.models.cost.hardware import hardware
 from sqsim.models.cost.profile import Profile, profile_text
@@ -117,6 +125,16 @@ def test_shared_luck_cancels_in_a_change(tmp_path):
     )
     change = change_percent(before, after)["run_time_s"]
     assert (change.low, change.value, change.high) == pytest.approx((100, 100, 100))
+
+
+def test_the_ends_are_the_ranks_that_leave_nine_tenths_between():
+    """39 draws: the second smallest and the second largest; the parts divide by n - 1 and by 2 n (law of total variance)."""
+    first = [float(value) for value in range(1, 40)]
+    twin = [value + (2.0 if at % 2 else 0.0) for at, value in enumerate(first)]
+    found = _interval(7.0, first, twin, check_draws(39))
+    assert (found.value, found.low, found.high) == (7.0, 2.0, 38.0)
+    assert found.parameter_sd == pytest.approx(np.cov(first, twin)[0, 1] ** 0.5, rel=1e-12)
+    assert found.sampling_sd == pytest.approx((19 * 4 / 39 / 2) ** 0.5, rel=1e-12)
 
 
 def test_other_numbers_of_draws_are_refused(tmp_path):
@@ -241,9 +259,9 @@ def covered(tmp_path, repetitions):
 
 
 def test_intervals_hold_known_truths_in_a_few_repetitions(tmp_path):
-    """At 12 repetitions 7 or fewer hits of a true 90 % have a chance of 0.05 %."""
-    for name, hits in covered(tmp_path, 12).items():
-        assert hits > 7, name
+    """Of 24 repetitions a true 90 % gives 16 hits or fewer with a chance of 0.17 % (binomial); the draws are keyed."""
+    for name, hits in covered(tmp_path, 24).items():
+        assert hits > 16, name
 
 
 @pytest.mark.long
@@ -255,3 +273,19 @@ def test_intervals_hold_known_truths_as_often_as_they_say(tmp_path):
     print(shares)  # noqa: T201 - the figures that the lab book gives
     for name, hits in found.items():
         assert binomtest(hits, repetitions, CONFIDENCE).pvalue > 0.01 / len(found), (name, hits)
+
+
+def test_a_server_may_run_another_kernel_and_the_intervals_say_what_then(tmp_path):
+    """gpt-oss on an H100: native MXFP4 experts or bfloat16 ones, which take 28 GB more; a named profile leaves no such doubt."""
+    auto = scenario(tmp_path, model="gpt-oss-20b", engine={"gpu": "h100-sxm"})
+    found = intervals(auto, draws=19)
+    (name,) = found.alternatives
+    other = found.alternatives[name]
+    assert name == "gpt-oss-20b-h100-sxm-fa3-bf16moe-sglang"
+    assert "triton_kernels" in other.shown_by
+    named = auto.with_({"engine.profile": name})
+    alone = metrics(simulate(named))
+    assert other.metrics["output_tok_s"] == alone["output_tok_s"] < found.bands["output_tok_s"].low
+    assert other.metrics["kv_capacity_tokens"] < found.bands["kv_capacity_tokens"].value / 1.8
+    assert intervals(named, draws=19).alternatives == {}
+    assert Intervals(**{**found.to_json(), "bands": {}, "draws": {}}).confidence == CONFIDENCE

@@ -309,3 +309,30 @@ def test_prices_are_a_table_of_numbers(tmp_path):
         InputError, match=r"prices\.yaml:2: 'h200': there is no such GPU; choose some of h100-sxm"
     ):
         read_prices(file)
+
+
+def test_the_fewest_lie_above_every_number_that_breaks_the_slo():
+    """An SLO need not be monotone: 4 replicas keep it, 5 do not, so 6 are the fewest that can be promised."""
+    search = Search(Setting("none", {}), "h100-sxm", Load(agents=60), (parse_slo("ttft_s_p99<2"),))
+    for replicas, ttft in {3: 9.0, 4: 1.0, 5: 9.0, 6: 1.0, 7: 1.0}.items():
+        search.runs[replicas] = {"metrics": {"ttft_s_p99": ttft}}
+    assert (search.bad, search.good, search.fewest) == ([3, 5], [4, 6, 7], 6)
+
+
+def test_a_plan_says_what_the_servers_kernel_decides(tmp_path):
+    """Bfloat16 experts are slower than native MXFP4 ones, so they need more GPUs; the plan names the log line that tells."""
+    path = folder(tmp_path, [chain(3, name=f"t{n}") for n in range(8)], gpu="h100-sxm")
+    changes = ("model=gpt-oss-20b",)
+    ask = Ask(path, (parse_slo("tpot_s_p90<0.006"),), Load(agents=24), changes=changes, ks=(4,), seeds=2)
+    content = run_plan(ask, tmp_path / "plan")
+    assert content["kernels"]
+    for entry in content["kernels"]:
+        assumed, other = entry["needs"]
+        assert assumed["profile"].endswith("mxfp4moe-vllm")
+        assert other["profile"].endswith("bf16moe-sglang")
+        assert other["gpus"] is None or other["gpus"] > assumed["gpus"]
+    said = [line for line in content["sentences"] if "if your server runs" in line]
+    assert said
+    assert all("look at its log" in line for line in said)
+    named = Ask(path, ask.slos, ask.load, changes=(*changes, "engine.profile=roofline"), ks=(4,), seeds=2)
+    assert run_plan(named, tmp_path / "named")["kernels"] == []

@@ -32,10 +32,11 @@ def test_only_what_was_measured_has_a_range():
 
 def test_gpt_oss_20b_on_an_h100_rests_on_measurements_and_names_the_other_kernel():
     row = ROWS["gpt-oss-20b", "h100-sxm"]
-    assert row["profile"] == "gpt-oss-20b-h100-sxm-fa3-bf16moe-sglang"
+    assert row["profile"] == "gpt-oss-20b-h100-sxm-fa3-mxfp4moe-vllm"
+    assert "enabling triton_kernels MOE kernel" in row["why"]
     assert row["evidence"]["moe"] == "measured"
-    assert "gpt-oss-20b-h100-sxm-fa3-mxfp4moe-vllm" in row["other_profiles"]
-    assert row["weights"] == "bfloat16"
+    assert "gpt-oss-20b-h100-sxm-fa3-bf16moe-sglang" in row["other_profiles"]
+    assert row["weights"] == "mxfp4"
 
 
 def test_a_model_that_does_not_fit_says_why():

@@ -31,10 +31,13 @@ def test_the_mean_rate_is_the_one_that_was_asked_for(more):
 
 
 def test_a_burst_comes_at_one_instant():
-    found = Counter(times(400, rate_per_s=2.0, arrivals="bursts", burst=8))
+    found = Counter(times(32_000, rate_per_s=2.0, arrivals="bursts", burst=8))
     assert set(found.values()) == {8}
     gaps = np.diff(sorted(found))
-    assert gaps.mean() == pytest.approx(4.0, rel=0.5)
+    assert gaps.mean() == pytest.approx(
+        4.0, rel=0.05
+    )  # 4,000 exponential gaps: 1.6 % is one standard deviation
+    assert gaps.std() == pytest.approx(4.0, rel=0.07)
 
 
 def test_the_day_has_its_shape():

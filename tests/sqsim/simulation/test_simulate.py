@@ -429,3 +429,12 @@ def test_oracle_never_evicts_what_is_used_later_and_sidequest_pays_for_its_threa
     assert wrong["evicted_then_used"] == 12
     assert wrong["evicted_uses"] == 12
     assert wrong["aux_output_tokens"] > 0
+
+
+def test_a_prefills_context_is_its_prefix_and_its_new_tokens(tmp_path):
+    """One task alone, whose prompts are 40 + 30, then 135 and 135 more: 35 tokens of output and 100 of response a turn."""
+    found = rows(run([chain(2)], tmp_path, load={"concurrency": 1}).engine)
+    prefills = [row for row in found if row["mode"] == "prefill"]
+    assert [row["context_tokens"] for row in prefills] == [70, 205, 340]
+    assert prefills[0]["new_tokens"] == 70
+    assert prefills[1]["new_tokens"] < 205  # the rest was cached: a context counts it too

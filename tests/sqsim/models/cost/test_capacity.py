@@ -97,6 +97,10 @@ def test_a_model_that_does_not_fit_is_refused_with_numbers_and_fix():
         ({"mem_fraction": 1.5}, "mem_fraction 1.5"),
         ({"swa_full_tokens_ratio": float("nan")}, "swa_full_tokens_ratio nan"),
         ({"page_size": 0}, "page_size 0"),
+        (
+            {"page_size": 10**6},
+            r"engine.page_size 1000000: one page is larger than the KV pool of 7\d{5} tokens .* lower it$",
+        ),
         ({"given": 63, "page_size": 64}, "kv_capacity 63 is less than one page of 64"),
         ({"given": 4, "swa_full_tokens_ratio": 0.1}, "swa_full_tokens_ratio 0.1 of 4 tokens"),
         ({"given": 1}, "ratio 0.8 of 1 tokens is less .* raise it, or engine.kv_capacity to at least 2$"),

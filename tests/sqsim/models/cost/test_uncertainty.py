@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from sqsim.errors import InputError
-from sqsim.models.cost.profile import profile_text, read_profile
+from sqsim.models.cost.profile import ClientTerm, profile_text, read_profile
 from sqsim.models.cost.step_cost import profile
 from sqsim.models.cost.uncertainty import DECLARED, describe_uncertainty, sample_profile
 
@@ -105,3 +105,12 @@ def test_a_fit_about_nothing_is_refused(names, covariance, message):
     data["step"]["fit"] = fit(names, covariance)
     with pytest.raises(InputError, match=message):
         read_profile(yaml.safe_dump(data), "mine.yaml")
+
+
+def test_the_client_is_no_part_of_the_runs_factor():
+    """`Profile.spread` is the rest of the error of step times; the client's time is not one of them."""
+    client = ClientTerm(**CERTAIN, request_s=0.004, response_s=0.002)
+    one = certain().model_copy(update={"spread": 0.3, "client": client})
+    other = sample_profile(one, 0, 3)
+    assert other.client == client
+    assert other.step.fixed_s != one.step.fixed_s

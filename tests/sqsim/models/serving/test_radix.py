@@ -210,3 +210,16 @@ def test_recency_at_the_ends_orders_evictions_as_recency_everywhere(done, page, 
     while (left := trees[0].evict()) is not None:
         assert left.key == trees[1].evict().key
     assert trees[1].evict() is None
+
+
+def test_an_evicted_leaf_passes_its_last_touch_on_through_the_whole_chain():
+    """Rule 32: a match touches the whole path, so A is as recent as the C below it that was evicted, and newer than the other."""
+    other = whole(4, 10)
+    tree = RadixTree()
+    tree.insert(A, 10)
+    tree.insert(concat(A, B), 20)
+    lock = tree.lock(tree.insert(other, 10).node)
+    tree.insert(concat(A, B, C), 30)
+    assert [tree.evict().key for _ in range(2)] == [C, B]
+    tree.unlock(lock)
+    assert [tree.evict().key for _ in range(2)] == [other, A]

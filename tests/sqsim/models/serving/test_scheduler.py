@@ -163,6 +163,27 @@ def test_a_retraction_takes_the_fewest_outputs_and_goes_to_the_back():
     assert young.cached_tokens == 0
 
 
+def test_the_prompt_of_a_retracted_request_becomes_a_node_of_its_own():
+    """Rule 28: a retracted request computes prompt and output in one piece, and its end splits it behind the prompt.
+
+    So the prompt of 150 tokens outlives its output, which is evicted first.
+    """
+    server = Server(Scheduler(Limits(400, schedule_conservativeness=0.01)))
+    old, young, big = (
+        request("old", 100, 150, 160),
+        request("young", 90, 150, 160),
+        request("big", 150, 20, 25),
+    )
+    for each, rounds in ((old, 4), (young, 6), (big, 0)):
+        server.submit(each)
+        for _ in range(rounds):
+            server.round()
+    server.run()
+    tree = server.scheduler.kv.tree
+    assert (big.retractions, tree.splits) == (1, 1)
+    assert tree.match(big.context, big.known).tokens == 150
+
+
 def test_the_ratio_decays_to_its_floor_and_resets_when_idle():
     """Rules 3 and 34: init 0.7, floor 0.14 of it after 600 steps."""
     server = serve(request("a", 10, 700), kv_capacity=1000)
@@ -365,3 +386,12 @@ def test_cold_reuses_nothing_and_an_identical_repeat_all_but_a_token_or_page(bou
     assert first.cached_tokens == 0
     if first.finish == "length" and first.n_out == says:
         assert again.cached_tokens == (n_in - 1) // bounds.page_size * bounds.page_size
+
+
+def test_a_pass_ends_when_nothing_remains():
+    """Rule 15: two requests promise (32 + 16 + 15) + (48 + 16 + 33) = 160 tokens, all there is; no third is tested."""
+    server = Server(Scheduler(Limits(kv_capacity=160, page_size=16)))
+    server.submit(request("a", 17, 15), request("b", 33, 33), request("c", 17, 4))
+    server.round()
+    tests = server.scheduler.round.tests
+    assert [(test.request.asked.rid, test.admitted) for test in tests] == [("a", True), ("b", True)]

@@ -112,6 +112,20 @@ def test_nothing_is_released_in_vain():
     assert plugin.scheduler.has_session("s")
 
 
+def test_a_session_that_holds_exactly_what_is_lacking_is_not_released():
+    """Admission is strict (rule 11): a gain equal to the shortage leaves the request outside, so the release is in vain."""
+    for less, released in ((0, False), (1, True)):
+        plugin = server(kv_capacity=1000)
+        pinned, held = (turn(plugin, name, 100, session=name).kv_tokens for name in ("pinned", "s"))
+        plugin.scheduler.pin("pinned", pinned=True)
+        remaining = 1000 - pinned - held
+        plugin.submit(request("new", remaining + held - less - 11, 10))  # 10 of output, and one more (rule 11)
+        plugin.round()
+        test = plugin.scheduler.round.tests[0]
+        assert (test.need, test.admitted) == (remaining + held - less, released)
+        assert plugin.scheduler.has_session("s") is not released
+
+
 def test_a_released_sessions_next_turn_starts_anew():
     """It finds what its first prompt left in the tree, and publishes no more than then."""
     plugin = server(kv_capacity=1000)
@@ -153,6 +167,17 @@ def test_drop_in_a_hybrid_pool_frees_only_live_window_slots():
     assert plugin.scheduler.kv.pool.window_free == window_free + 20
     assert plugin.scheduler.kv.sessions.get("s").row.slid == slid - 110
     assert first.kv_tokens - 130 == plugin.scheduler.kv.sessions.get("s").row.length
+
+
+def test_positions_count_every_dropped_token_wherever_the_window_stands():
+    """SGLANG.md: dropped tokens count for positions; the part whose window slots had slid out does so too."""
+    plugin = server(swa_capacity=3000, swa_window=127, kv_capacity=4000)
+    turn(plugin, "t1", 600, 150, publish_tokens=100)
+    plugin.scheduler.drop("s", [(150, 250)])
+    assert plugin.scheduler.kv.sessions.shift("s") == 100
+    row = plugin.scheduler.kv.sessions.get("s").row
+    plugin.scheduler.drop("s", [(row.slid - 10, row.slid + 20)])
+    assert plugin.scheduler.kv.sessions.shift("s") == 130
 
 
 def test_a_session_without_kv_drops_nothing():
@@ -224,6 +249,31 @@ def test_a_fork_of_a_session_without_kv_is_a_plain_request():
     plugin.submit(aux)
     plugin.run()
     assert aux.cached_tokens == 200
+
+
+def test_a_fork_of_less_than_the_live_window_computes_everything():
+    """Rule 40 for a fork: the 127 tokens before its end have slid out of the row's window, so it reads nothing of it."""
+    plugin = server(swa_capacity=3000, swa_window=127, kv_capacity=4000)
+    main = turn(plugin, "t1", 600, 150, publish_tokens=100)
+    slid = plugin.scheduler.kv.sessions.get("s").row.slid
+    prompt = split(main.asked.prompt, 300)[0]
+    for tokens, reads in ((slid + 127, slid + 127), (slid + 126, 0), (300, 0)):
+        context = split(concat(main.asked.prompt, main.asked.output), tokens)[0]
+        fork = request("f", concat(context, fresh(12)), 5, session="s", role="aux", fork_tokens=tokens)
+        assert plugin.scheduler.kv.sessions.readable(fork) == reads
+    assert slid > 300 > len(prompt)
+
+
+def test_a_pin_ends_with_the_next_turn():
+    """A pin protects an idle session until its next turn is admitted; after that turn it may be released again."""
+    plugin = server(kv_capacity=1000)
+    first = turn(plugin, "t1", 100)
+    plugin.scheduler.pin("s", pinned=True)
+    assert plugin.scheduler.kv.sessions.pins == 1
+    turn(plugin, "t2", follow_up(first, 50))
+    assert plugin.scheduler.kv.sessions.pins == 0
+    turn(plugin, "other", 950, session="o")
+    assert not plugin.scheduler.has_session("s")
 
 
 def test_a_fork_keeps_its_session():

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from sqsim.models.serving.admission import Budget
+from sqsim.models.serving.kv_cache import KvCache
+from sqsim.models.serving.limits import Limits
 from sqsim.models.serving.sliding_window import WindowTree
 from sqsim.models.serving.tokens import concat, whole
 
@@ -110,3 +113,12 @@ def test_held_windows_are_passed_over():
     lock = tested.lock(tested.insert(A, 300).node)
     assert [victim.tokens for victim in tested.window_victims()] == [173]
     tested.unlock(lock)
+
+
+def test_a_need_of_the_whole_window_pool_is_one_that_it_can_never_meet():
+    """Rule 38 is strict as rule 11 is: 499 tokens and a page need all 500 slots, so the request starts with a chunk."""
+    limits = Limits(kv_capacity=4000, swa_capacity=500, swa_window=WINDOW, chunked_prefill=512)
+    budget = Budget(KvCache(limits), limits, [], 0.7)
+    assert budget.window_need(499, 20, budget.chunk_left) == 500
+    assert budget.window_chunk(499, 20, 0) > 0
+    assert budget.window_chunk(498, 20, 0) == 0  # it fits once others leave, so it waits
