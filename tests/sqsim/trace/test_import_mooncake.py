@@ -104,9 +104,40 @@ def test_a_bad_line_is_named(tmp_path, value, field):
     assert (caught.value.line, caught.value.field) == (2, field)
 
 
-def test_blocks_of_another_size_are_named(tmp_path):
-    with pytest.raises(TraceError, match="9 blocks of 512 tokens do not make 144 tokens"):
-        import_files([lines(tmp_path, {"input_length": 144, "output_length": 1, "hash_ids": list(range(9))})])
+def sized(tmp_path, *rows: tuple[int, int], **more) -> list[int | None]:
+    """Block sizes of single requests, each with its input_length and number of hash ids."""
+    values = [{"input_length": n, "output_length": 1, "hash_ids": list(range(ids)), **more} for n, ids in rows]
+    return [task.question.block_tokens for task in import_files([lines(tmp_path, *values)]).tasks]
+
+
+def test_a_block_s_size_is_derived_from_lengths_and_numbers_of_ids(tmp_path):
+    """144 tokens in 9 blocks: 144 / 10 < size < 144 / 8; 16 is the only power of two. 512 wherever it fits."""
+    assert sized(tmp_path, (144, 9)) == [16]
+    assert sized(tmp_path, (1000, 16), (900, 14)) == [64, 64]
+    assert sized(tmp_path, (1000, 2), (5, 1)) == [512, 512]
+    assert sized(tmp_path, (1000, 10), block_size=100) == [100]
+
+
+def test_a_stated_size_that_lengths_contradict_is_refused(tmp_path):
+    with pytest.raises(
+        TraceError, match="blocks of 512 tokens, as stated, do not fit: 9 blocks make 144 tokens"
+    ):
+        sized(tmp_path, (144, 9), block_size=512)
+    path = lines(tmp_path, {"input_length": 144, "output_length": 1, "hash_ids": list(range(9))})
+    with pytest.raises(TraceError, match="as given, do not fit") as caught:
+        import_files([path], block_tokens=512)
+    assert (caught.value.line, caught.value.field) == (1, "hash_ids")
+
+
+def test_lines_that_contradict_each_other_are_refused(tmp_path):
+    """9 blocks of 144 tokens are below 18 tokens; 2 blocks of 1,000 are above 333."""
+    with pytest.raises(
+        TraceError, match=r"no usual block size fits: 9 blocks make 144 tokens.*line 2"
+    ) as caught:
+        sized(tmp_path, (144, 9), (1000, 2))
+    assert caught.value.line == 1
+    with pytest.raises(TraceError, match=r"allow 91 to 111 tokens.*--block-tokens"):
+        sized(tmp_path, (1000, 10))
 
 
 def waits(task) -> list[float]:
