@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sqsim.errors import TraceError
-from sqsim.trace.export import export_mooncake
+from sqsim.trace.exports import export
 from sqsim.trace.importing import import_files
 from sqsim.trace.schema import Carries, Prefix, Reset
 from sqsim.trace.statistics import prompts
@@ -150,13 +150,11 @@ def written(task) -> list[int]:
 
 def test_export_keeps_what_the_format_can_say(tmp_path):
     made = list(synthesise("frames", 12, 3))
-    exported = export_mooncake(iter(made), tmp_path / "m.jsonl.zst")
+    exported = export(iter(made), tmp_path / "m.jsonl.zst")
     assert (exported.tasks, exported.lines) == (12, sum(task.steps for task in made))
-    assert exported.lost == {
-        "a failed call became a successful one": sum(
-            call.error is not None for task in made for turn in task.turns for call in turn.calls
-        )
-    }
+    failed = sum(call.error is not None for task in made for turn in task.turns for call in turn.calls)
+    assert exported.lost["a failed call became a successful one"] == failed
+    assert not any("length" in text or "wait between" in text for text in exported.lost if "prefix" not in text)
     back = import_files([tmp_path / "m.jsonl.zst"])
     assert back.warnings == {}
     for before, after in zip(made, back.tasks, strict=True):
@@ -173,7 +171,7 @@ def test_any_task_s_prompts_and_outputs_survive(drawn, arrival, tmp_path_factory
     path = tmp_path_factory.mktemp("export") / "m.jsonl"
     turns = tuple(turn.model_copy(update={"reset": None}) for turn in drawn.turns)
     drawn = drawn.model_copy(update={"reasoning_kept": True, "arrival_s": arrival, "turns": turns})
-    export_mooncake([drawn], path)
+    export([drawn], path)
     read = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["input_length"] for line in read] == prompts(drawn)
     assert [line["output_length"] for line in read] == written(drawn)
@@ -186,12 +184,12 @@ def test_any_task_s_prompts_and_outputs_survive(drawn, arrival, tmp_path_factory
 def test_a_compaction_is_seen_by_its_blocks(tmp_path):
     """The prompt grows from 2,200 to 5,040 tokens, yet shares the prefix only."""
     turns = (turn(call(0, 2000)), turn(call(1, 900), reset=Reset(keep_tokens=5000)))
-    export_mooncake([task(*turns)], tmp_path / "m.jsonl")
+    export([task(*turns)], tmp_path / "m.jsonl")
     (back,) = import_files([tmp_path / "m.jsonl"]).tasks
     assert prompts(back) == prompts(task(*turns)) == [70, 5040, 5975]
     assert [t.reset is not None for t in back.turns] == [False, False]
     long = (turn(call(0, 2000)), turn(call(1, 900)), turn(call(2, 9), reset=Reset(keep_tokens=5000)))
-    export_mooncake([task(*long)], tmp_path / "m.jsonl")
+    export([task(*long)], tmp_path / "m.jsonl")
     (back,) = import_files([tmp_path / "m.jsonl"]).tasks
     assert prompts(back) == prompts(task(*long))
     assert [t.reset is not None for t in back.turns] == [False, False, True]
@@ -205,7 +203,7 @@ def test_exported_blocks_are_equal_exactly_where_prefixes_are(tmp_path):
     """Prefix 1,100 tokens: two whole blocks are shared by both tasks, the third holds each one's question."""
     shared = Prefix(id="p", tokens=1100)
     both = [chain(3, 600, name=name, prefix=shared) for name in ("a", "b")]
-    export_mooncake(both, tmp_path / "m.jsonl")
+    export(both, tmp_path / "m.jsonl")
     a, b = ids(tmp_path / "m.jsonl")[:4], ids(tmp_path / "m.jsonl")[4:]
     assert a[0][:2] == b[0][:2]
     assert a[0][2] != b[0][2]
@@ -218,7 +216,7 @@ def test_exported_blocks_are_equal_exactly_where_prefixes_are(tmp_path):
 def test_recorded_blocks_stay_the_same_blocks(tmp_path):
     """Requests that share blocks in the recording share as many in the export."""
     report = import_files([HEAD])
-    export_mooncake(report.tasks[:50], tmp_path / "m.jsonl")
+    export(report.tasks[:50], tmp_path / "m.jsonl")
     names = {}
     for request, exported in zip(report.tasks, ids(tmp_path / "m.jsonl"), strict=False):
         for recorded, ours in zip(request.question.hash_ids, exported, strict=True):
@@ -228,10 +226,4 @@ def test_recorded_blocks_stay_the_same_blocks(tmp_path):
 
 def test_a_sub_agent_is_said_to_be_lost(tmp_path):
     weka = import_files([HEAD.parents[1] / "weka/trace_0277.json"]).tasks
-    assert export_mooncake(weka, tmp_path / "m.jsonl").lost == {"a sub-agent became a session of its own": 4}
-
-
-def test_nothing_to_export_is_an_error_and_no_file(tmp_path):
-    with pytest.raises(TraceError, match="no task to export"):
-        export_mooncake([], tmp_path / "m.jsonl")
-    assert list(tmp_path.iterdir()) == []
+    assert export(weka, tmp_path / "m.jsonl").lost["a sub-agent became a task of its own"] == 4
