@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OLDER := .venv-0516
+AIPERF := .venv-aiperf
 DEVICE := $(if $(shell command -v nvidia-smi 2>/dev/null),gpu,cpu)
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help install real-cpu real-cpu-0516 real-gpu demo test test-quick test-real test-0516 test-kernels compile-kernels browser test-long mutants check format clean
+.PHONY: help install aiperf real-cpu real-cpu-0516 real-gpu demo test test-quick test-real test-0516 test-kernels compile-kernels browser test-long mutants check format clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -18,6 +19,15 @@ $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+aiperf: $(AIPERF)/installed  ## AIPerf's trace loaders, which must read sqsim's exports, into .venv-aiperf/ (0.2 GB)
+
+LOADERS := tests/sqsim/trace/aiperf/requirements
+$(AIPERF)/installed: $(LOADERS).txt $(LOADERS)-nodeps.txt
+	$(PYTHON) -m venv $(AIPERF)
+	$(AIPERF)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(LOADERS).txt
+	$(AIPERF)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $(LOADERS)-nodeps.txt
 	touch $@
 
 real-cpu: $(VENV)/real-cpu  ## real SGLang for a machine without a GPU into .venv/ (2.2 GB)
@@ -52,7 +62,7 @@ demo: install  ## the main job on FRAMES-like and real traces; ends by naming th
 
 test: test-quick test-real test-kernels  ## all tests but the long ones, those on a real SGLang and of the kernels included
 
-test-quick: install  ## those that need no real SGLang, on all cores
+test-quick: install aiperf  ## those that need no real SGLang, on all cores
 	$(BIN)/python -m pytest -n auto -m 'not long and not gpu and not real and not kernels' --ignore=tests/sqkernels
 
 # A server on a CPU keeps one core busy (OMP_NUM_THREADS=1); a GPU holds one server at a time. Files and classes stay
@@ -100,4 +110,4 @@ format: install  ## put the code into its form
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove what was made, .venv/ included
-	rm -rf $(VENV) $(OLDER) $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(OLDER) $(AIPERF) $(OUT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks

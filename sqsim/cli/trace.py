@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from sqsim.cli.output import Json, Overwrite, print_json, print_pairs, print_rows
-from sqsim.errors import InputError
 from sqsim.trace.anonymise import anonymised
-from sqsim.trace.export import export_mooncake
+from sqsim.trace.exports import EXPORTERS, check_place, export, exporter
 from sqsim.trace.files import check_free
 from sqsim.trace.importing import import_files
 from sqsim.trace.statistics import statistics
@@ -24,6 +23,12 @@ app = typer.Typer(
 
 Output = Annotated[
     Path, typer.Option("-o", "--output", help="The file to write; a name that ends in .zst is compressed.")
+]
+BlockTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--block-tokens", help="Tokens that a hash id stands for; the format's own, or what the file shows."
+    ),
 ]
 File = Annotated[Path, typer.Argument(help="An sqtrace file, or any file that `import` reads.")]
 
@@ -49,6 +54,7 @@ def import_command(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a file that cannot be read, instead of skipping it.")
     ] = False,
+    block_tokens: BlockTokens = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -62,6 +68,7 @@ def import_command(
         tokens=tokens,
         seed=seed,
         strict=strict,
+        block_tokens=block_tokens,
     )
     number = write_tasks(output, report.tasks)
     if as_json:
@@ -95,20 +102,27 @@ def import_command(
 @app.command("export")
 def export_command(
     file: File,
-    output: Output,
-    to: Annotated[str, typer.Option("--to", help="The format: mooncake.")] = "mooncake",
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", help="The file to write (.zst: compressed); for weka_trace, the directory."
+        ),
+    ],
+    to: Annotated[str, typer.Option("--to", help=f"The format: {', '.join(EXPORTERS)}.")] = "mooncake",
+    block_tokens: BlockTokens = None,
     overwrite: Overwrite = False,
+    as_json: Json = False,
 ) -> None:
-    """Write a trace in another simulator's format."""
-    if to != "mooncake":
-        raise InputError(f"--to {to!r} is no known format; use mooncake")
-    check_free(output, overwrite)
-    written = export_mooncake(read_tasks(file), output)
-    print_pairs("", [("tasks", written.tasks), ("requests", written.lines), ("written to", str(output))])
-    if written.lost:
-        print_rows(
-            "", ["what the format cannot say", "times"], [[text, times] for text, times in written.lost.items()]
-        )
+    """Write a trace in another tool's format, and name what the format cannot say."""
+    check_place(output, exporter(to, block_tokens), overwrite)
+    written = export(read_tasks(file), output, to, block_tokens, overwrite=overwrite)
+    if as_json:
+        print_json({**written._asdict(), "output": str(output)})
+        return
+    print_pairs("", [("tasks", written.tasks), ("lines", written.lines), ("written to", str(output))])
+    for title, counts in (("what the format cannot say", written.lost), ("assumed", written.assumed)):
+        if counts:
+            print_rows("", [title, "times"], [[text, times] for text, times in counts.items()])
 
 
 @app.command("anonymise")

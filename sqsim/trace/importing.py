@@ -49,14 +49,20 @@ def import_files(
     seed: int = 0,
     licence: str | None = None,
     strict: bool = False,
+    block_tokens: int | None = None,
 ) -> ImportReport:
     """Import files and directories in the order given; ids must be unique across all of them.
 
     A file that cannot be read is left out, named and counted, unless `strict` is given or nothing else is left.
     References and tool latencies that a file lacks are drawn (keyed by `seed`), or with "none" left absent. `tokens`
-    (`recorded`, `model`, `scale=X`) selects the model that they are counted for (`recount.py`). Raises `TraceError`.
+    (`recorded`, `model`, `scale=X`) selects the model that they are counted for (`recount.py`). `block_tokens` states what
+    a hash id stands for, where a file neither states nor shows it. Raises `TraceError`.
     """
-    options = Options(_filling("references", references), _filling("timing", timing), seed, licence)
+    if block_tokens is not None and not 1 <= block_tokens <= 10**9:
+        raise InputError(f"block_tokens {block_tokens} is no size of a block; give 1 or more tokens")
+    options = Options(
+        _filling("references", references), _filling("timing", timing), seed, licence, block_tokens
+    )
     recount = Recount.named(tokens)
     report = ImportReport()
     notes = Notes(strict=strict)
@@ -109,6 +115,7 @@ def _imported(
             continue
         for file in members:
             file.licence = options.licence
+            file.block_tokens = options.block_tokens
         for unit in kind.units(members, notes):
             tasks = _tasks(unit, options, notes, checks)
             for task in tasks if alone else _whole(tasks, unit.file.path, notes, checks):

@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from sqsim.base.strict_json import no_constant
 from sqsim.errors import TraceError
 from sqsim.trace.files import lines, plain_name
+from sqsim.trace.formats.csv_rows import csv_rows
 from sqsim.trace.formats.notes import Notes
 from sqsim.trace.schema import Source, Task
 
@@ -41,12 +42,13 @@ Filling = Literal["synthesise", "none"]
 
 @dataclass(frozen=True)
 class Options:
-    """Options for values that a file lacks."""
+    """Options for values that a file lacks. `block_tokens`: tokens that a hash id stands for."""
 
     references: Filling = "synthesise"
     timing: Filling = "synthesise"
     seed: int = 0
     licence: str | None = None
+    block_tokens: int | None = None
 
 
 class Format(ABC):
@@ -83,11 +85,13 @@ class SourceFile:
     """File as JSON values: one a line, or one document over all lines.
 
     `cut`: the fault of a last line that was cut off, as in a log that is still written; set as the file is read.
+    `block_tokens`: what the user stated as the tokens of a hash id's block.
     """
 
     def __init__(self, path: Path, licence: str | None = None) -> None:
         self.path = path
         self.licence = licence
+        self.block_tokens: int | None = None
         self.cut: TraceError | None = None
 
     @cached_property
@@ -113,7 +117,10 @@ class SourceFile:
         return Source(format=format_name, file=self.path.name, sha256=self.sha256, licence=self.licence)
 
     def nodes(self) -> Iterator[Node]:
-        """Yield the values with their places. A file whose first line is not JSON by itself is one document."""
+        """Yield the values with their places: a file whose first line is not JSON is one document; CSV rows are objects."""
+        if Path(plain_name(self.path)).suffix == ".csv":
+            yield from (Node(row, self.path, number) for number, row in csv_rows(self.path))
+            return
         stream = lines(self.path)
         first = next(stream, None)
         if first is None:

@@ -35,9 +35,9 @@ def counted_turns(
     can state that.
     """
     notes.usage["recorded"] += len(steps)
-    grown = _grown(steps, notes)
+    growth_after = grown(steps, notes)
     turns: list[Turn] = []
-    for index, (step, growth) in enumerate(zip(steps, grown, strict=True)):
+    for index, (step, growth) in enumerate(zip(steps, growth_after, strict=True)):
         reset = Reset(keep_tokens=max(1, step.prompt - prefix_tokens)) if step.restarted else None
         last = index + 1 == len(steps)
         if last and reset is None:
@@ -71,15 +71,15 @@ def counted_turns(
     return tuple(turns), None
 
 
-def _grown(steps: Sequence[Counted], notes: Notes) -> list[int]:
+def grown(steps: Sequence[Counted], notes: Notes) -> list[int]:
     """Compute the tokens that entered after each output; 0 where the next prompt starts a new context."""
     starts = [0, *(index for index in range(1, len(steps)) if steps[index].restarted), len(steps)]
-    grown: list[int] = []
+    found: list[int] = []
     for start, stop in pairwise(starts):
         macro_step = steps[start:stop]
-        grown += appended([step.prompt for step in macro_step], [step.output for step in macro_step], notes)
-        grown.append(0)
-    return grown
+        found += appended([step.prompt for step in macro_step], [step.output for step in macro_step], notes)
+        found.append(0)
+    return found
 
 
 REWRITTEN_TOKENS, REWRITTEN_SHARE = 128, 0.05

@@ -86,19 +86,17 @@ _SIGHTS: tuple[tuple[Callable[[Sequence[Any]], bool], Foreign], ...] = (
     (_any("trajectory", "history", "info"), Foreign("a SWE-agent trajectory", _CHAT)),
     (_any("instruction", "history", "metrics"), Foreign("OpenHands output", _CHAT)),
     (_any("values", "checkpoint"), Foreign("a LangGraph thread", _CHAT)),
+    (
+        _any("metadata", "payload", "responses"),
+        Foreign(
+            "AIPerf's raw records (profile_export_raw.jsonl)",
+            "import profile_export.jsonl of the same run, which has the lengths and times",
+        ),
+    ),
     (_any("provider", "round_index"), Foreign("TraceLab rounds", "convert it to Mooncake lines")),
     (_any("eval", "samples"), Foreign("an Inspect log", _CHAT)),
-    (
-        _any("event_type", "event_time_unix_ms"),
-        Foreign("a Dynamo request trace", "convert it to Mooncake lines"),
-    ),
     (_any("log"), Foreign("a HAR recording of requests", _CHAT)),
     (_any("traceId", "startTime", "type"), Foreign("a Langfuse export", _CHAT)),
-    (
-        _any("num_turns", "assistant_response_length"),
-        Foreign("an applied_compute trace", "convert it to Mooncake lines"),
-    ),
-    (_any("chat_id", "parent_chat_id"), Foreign("a Qwen-Bailian trace", "convert it to Mooncake lines")),
     (_any("input", "output", "session_id"), Foreign("an LMCache agent trace", _CHAT)),
     (_any("mapping", "conversation_id"), Foreign("a ChatGPT export", _CHAT)),
 )

@@ -75,6 +75,14 @@ def test_trace_verbs(tmp_path):
         sqsim("trace", "export", "t.jsonl.zst", "--to", "mooncake", "-o", "m.jsonl", cwd=tmp_path).returncode
         == 0
     )
+    named = ("--to", "agentic_mooncake", "--block-tokens", "64", "-o", "a.jsonl", "--json")
+    exported = json.loads(sqsim("trace", "export", "t.jsonl.zst", *named, cwd=tmp_path).stdout)
+    assert exported["lost"]["a reference to a response is left out or another"] > 0
+    assert exported["assumed"]["a task without an arrival starts at 0"] == 4
+    again = json.loads(sqsim("trace", "import", "a.jsonl", "-o", "b.jsonl", "--json", cwd=tmp_path).stdout)
+    assert (again["tasks"], again["warnings"]) == (4, {})
+    refused = sqsim("trace", "export", "t.jsonl.zst", "--to", "vidur", "-o", "v.jsonl", cwd=tmp_path)
+    assert (refused.returncode, "use mooncake, aiperf" in refused.stderr) == (2, True)
     done = sqsim("trace", "import", ROOT / "traces" / "weka", "-o", "w.jsonl", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["tasks"] == 7

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sqsim.trace.export import export_mooncake
+from sqsim.trace.exports import export
 from sqsim.trace.importing import ImportReport, import_files
 from sqsim.trace.schema import Spawn, Task
 from sqsim.trace.statistics import prompts
@@ -177,9 +177,5 @@ def test_a_delay_counts_before_a_gap_and_a_missing_time_is_counted(tmp_path):
 
 def test_an_export_names_reasoning_that_the_next_prompt_leaves_out(tmp_path):
     tasks = list(read_tasks(FAULTS / "28-export-reasoning-not-kept/pa.jsonl"))
-    (lost,) = [
-        (text, n)
-        for text, n in export_mooncake(tasks, tmp_path / "m.jsonl").lost.items()
-        if "reasoning" in text
-    ]
+    (lost,) = [(text, n) for text, n in export(tasks, tmp_path / "m.jsonl").lost.items() if "reasoning" in text]
     assert lost[1] == 2

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sqsim.errors import TraceError
-from sqsim.trace.export import export_mooncake
+from sqsim.trace.exports import export
 from sqsim.trace.importing import import_files
 from sqsim.trace.schema import Carries, Prefix, Reset
 from sqsim.trace.statistics import prompts
@@ -104,9 +104,40 @@ def test_a_bad_line_is_named(tmp_path, value, field):
     assert (caught.value.line, caught.value.field) == (2, field)
 
 
-def test_blocks_of_another_size_are_named(tmp_path):
-    with pytest.raises(TraceError, match="9 blocks of 512 tokens do not make 144 tokens"):
-        import_files([lines(tmp_path, {"input_length": 144, "output_length": 1, "hash_ids": list(range(9))})])
+def sized(tmp_path, *rows: tuple[int, int], **more) -> list[int | None]:
+    """Block sizes of single requests, each with its input_length and number of hash ids."""
+    values = [{"input_length": n, "output_length": 1, "hash_ids": list(range(ids)), **more} for n, ids in rows]
+    return [task.question.block_tokens for task in import_files([lines(tmp_path, *values)]).tasks]
+
+
+def test_a_block_s_size_is_derived_from_lengths_and_numbers_of_ids(tmp_path):
+    """144 tokens in 9 blocks: 144 / 10 < size < 144 / 8; 16 is the only power of two. 512 wherever it fits."""
+    assert sized(tmp_path, (144, 9)) == [16]
+    assert sized(tmp_path, (1000, 16), (900, 14)) == [64, 64]
+    assert sized(tmp_path, (1000, 2), (5, 1)) == [512, 512]
+    assert sized(tmp_path, (1000, 10), block_size=100) == [100]
+
+
+def test_a_stated_size_that_lengths_contradict_is_refused(tmp_path):
+    with pytest.raises(
+        TraceError, match="blocks of 512 tokens, as stated, do not fit: 9 blocks make 144 tokens"
+    ):
+        sized(tmp_path, (144, 9), block_size=512)
+    path = lines(tmp_path, {"input_length": 144, "output_length": 1, "hash_ids": list(range(9))})
+    with pytest.raises(TraceError, match="as given, do not fit") as caught:
+        import_files([path], block_tokens=512)
+    assert (caught.value.line, caught.value.field) == (1, "hash_ids")
+
+
+def test_lines_that_contradict_each_other_are_refused(tmp_path):
+    """9 blocks of 144 tokens are below 18 tokens; 2 blocks of 1,000 are above 333."""
+    with pytest.raises(
+        TraceError, match=r"no usual block size fits: 9 blocks make 144 tokens.*line 2"
+    ) as caught:
+        sized(tmp_path, (144, 9), (1000, 2))
+    assert caught.value.line == 1
+    with pytest.raises(TraceError, match=r"allow 91 to 111 tokens.*--block-tokens"):
+        sized(tmp_path, (1000, 10))
 
 
 def waits(task) -> list[float]:
@@ -119,13 +150,11 @@ def written(task) -> list[int]:
 
 def test_export_keeps_what_the_format_can_say(tmp_path):
     made = list(synthesise("frames", 12, 3))
-    exported = export_mooncake(iter(made), tmp_path / "m.jsonl.zst")
+    exported = export(iter(made), tmp_path / "m.jsonl.zst")
     assert (exported.tasks, exported.lines) == (12, sum(task.steps for task in made))
-    assert exported.lost == {
-        "a failed call became a successful one": sum(
-            call.error is not None for task in made for turn in task.turns for call in turn.calls
-        )
-    }
+    failed = sum(call.error is not None for task in made for turn in task.turns for call in turn.calls)
+    assert exported.lost["a failed call became a successful one"] == failed
+    assert not any("length" in text or "wait between" in text for text in exported.lost if "prefix" not in text)
     back = import_files([tmp_path / "m.jsonl.zst"])
     assert back.warnings == {}
     for before, after in zip(made, back.tasks, strict=True):
@@ -142,7 +171,7 @@ def test_any_task_s_prompts_and_outputs_survive(drawn, arrival, tmp_path_factory
     path = tmp_path_factory.mktemp("export") / "m.jsonl"
     turns = tuple(turn.model_copy(update={"reset": None}) for turn in drawn.turns)
     drawn = drawn.model_copy(update={"reasoning_kept": True, "arrival_s": arrival, "turns": turns})
-    export_mooncake([drawn], path)
+    export([drawn], path)
     read = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["input_length"] for line in read] == prompts(drawn)
     assert [line["output_length"] for line in read] == written(drawn)
@@ -155,12 +184,12 @@ def test_any_task_s_prompts_and_outputs_survive(drawn, arrival, tmp_path_factory
 def test_a_compaction_is_seen_by_its_blocks(tmp_path):
     """The prompt grows from 2,200 to 5,040 tokens, yet shares the prefix only."""
     turns = (turn(call(0, 2000)), turn(call(1, 900), reset=Reset(keep_tokens=5000)))
-    export_mooncake([task(*turns)], tmp_path / "m.jsonl")
+    export([task(*turns)], tmp_path / "m.jsonl")
     (back,) = import_files([tmp_path / "m.jsonl"]).tasks
     assert prompts(back) == prompts(task(*turns)) == [70, 5040, 5975]
     assert [t.reset is not None for t in back.turns] == [False, False]
     long = (turn(call(0, 2000)), turn(call(1, 900)), turn(call(2, 9), reset=Reset(keep_tokens=5000)))
-    export_mooncake([task(*long)], tmp_path / "m.jsonl")
+    export([task(*long)], tmp_path / "m.jsonl")
     (back,) = import_files([tmp_path / "m.jsonl"]).tasks
     assert prompts(back) == prompts(task(*long))
     assert [t.reset is not None for t in back.turns] == [False, False, True]
@@ -174,7 +203,7 @@ def test_exported_blocks_are_equal_exactly_where_prefixes_are(tmp_path):
     """Prefix 1,100 tokens: two whole blocks are shared by both tasks, the third holds each one's question."""
     shared = Prefix(id="p", tokens=1100)
     both = [chain(3, 600, name=name, prefix=shared) for name in ("a", "b")]
-    export_mooncake(both, tmp_path / "m.jsonl")
+    export(both, tmp_path / "m.jsonl")
     a, b = ids(tmp_path / "m.jsonl")[:4], ids(tmp_path / "m.jsonl")[4:]
     assert a[0][:2] == b[0][:2]
     assert a[0][2] != b[0][2]
@@ -187,7 +216,7 @@ def test_exported_blocks_are_equal_exactly_where_prefixes_are(tmp_path):
 def test_recorded_blocks_stay_the_same_blocks(tmp_path):
     """Requests that share blocks in the recording share as many in the export."""
     report = import_files([HEAD])
-    export_mooncake(report.tasks[:50], tmp_path / "m.jsonl")
+    export(report.tasks[:50], tmp_path / "m.jsonl")
     names = {}
     for request, exported in zip(report.tasks, ids(tmp_path / "m.jsonl"), strict=False):
         for recorded, ours in zip(request.question.hash_ids, exported, strict=True):
@@ -197,10 +226,4 @@ def test_recorded_blocks_stay_the_same_blocks(tmp_path):
 
 def test_a_sub_agent_is_said_to_be_lost(tmp_path):
     weka = import_files([HEAD.parents[1] / "weka/trace_0277.json"]).tasks
-    assert export_mooncake(weka, tmp_path / "m.jsonl").lost == {"a sub-agent became a session of its own": 4}
-
-
-def test_nothing_to_export_is_an_error_and_no_file(tmp_path):
-    with pytest.raises(TraceError, match="no task to export"):
-        export_mooncake([], tmp_path / "m.jsonl")
-    assert list(tmp_path.iterdir()) == []
+    assert export(weka, tmp_path / "m.jsonl").lost["a sub-agent became a task of its own"] == 4

@@ -174,9 +174,9 @@ def test_a_broken_document_is_named_with_its_line(tmp_path):
 
 
 def test_what_is_no_json_is_refused_with_the_list_of_what_can_be_imported(tmp_path):
-    path = tmp_path / "requests.csv"
+    path = tmp_path / "requests.txt"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16,4808,10\n")
-    with pytest.raises(TraceError, match=r"requests\.csv:1: not JSON.*importable are sqtrace/1, weka_trace, "):
+    with pytest.raises(TraceError, match=r"requests\.txt:1: not JSON.*importable are sqtrace/1, weka_trace, "):
         import_files([path])
 
 
