@@ -28,9 +28,9 @@ from tests.sqsim.tasks import call, families, task, tasks, turn
 ROOT = Path(__file__).parents[3]
 FIXTURES = sorted(
     path
-    for folder in (ROOT / "traces", *(ROOT / "tests/data" / name for name in ("traces", "faults", "codex")))
+    for folder in (ROOT / "traces", *(ROOT / "tests/data" / name for name in ("traces", "faults", "codex", "lengths")))
     for path in folder.rglob("*")
-    if path.is_file() and path.suffix in {".json", ".jsonl", ".gz"}
+    if path.is_file() and path.suffix in {".json", ".jsonl", ".gz", ".csv"}
 )
 FINISH = get_args(Outcome.model_fields["finish"].annotation)
 OWN_WORDS = {SCHEMA, "anonymised", "error", *get_args(Carried), *FINISH, *FORMATS, *WELL_KNOWN_TOOLS}
