@@ -21,7 +21,7 @@ from sqsim.trace.formats.notes import Notes
 from sqsim.trace.formats.sqtrace import is_sqtrace
 from sqsim.trace.schema import SCHEMA
 
-SUFFIXES = {".csv", ".json", ".jsonl", ".ndjson"}
+SUFFIXES = {".csv", ".har", ".json", ".jsonl", ".ndjson"}
 IMPORTABLE = f"importable are {SCHEMA}, {', '.join(FORMATS)}"
 
 

@@ -15,7 +15,7 @@ from sqsim.base.random_streams import generator
 from sqsim.errors import InputError, TraceError
 from sqsim.trace.checks import Checks
 from sqsim.trace.formats import FORMATS
-from sqsim.trace.formats.base import Filling, Options, Unit
+from sqsim.trace.formats.base import Filling, Options, SourceFile, Unit
 from sqsim.trace.formats.notes import LeftOut, Notes
 from sqsim.trace.formats.sqtrace import named, read_sqtrace
 from sqsim.trace.gathering import SUFFIXES, Evidence, gathered
@@ -116,7 +116,8 @@ def _imported(
         for file in members:
             file.licence = options.licence
             file.block_tokens = options.block_tokens
-        for unit in kind.units(members, notes):
+        units = kind.units(members, notes)
+        for unit in units if alone else _readable(units, members, notes):
             tasks = _tasks(unit, options, notes, checks)
             for task in tasks if alone else _whole(tasks, unit.file.path, notes, checks):
                 empty = False
@@ -126,6 +127,14 @@ def _imported(
                 _cut_off(file.cut, notes)
     if empty:
         raise _nothing(paths, notes)
+
+
+def _readable(units: Iterator[Unit], members: Sequence[SourceFile], notes: Notes) -> Iterator[Unit]:
+    """Yield the units; a fault that lies before any of them leaves out the file, as other files are read too."""
+    try:
+        yield from units
+    except TraceError as fault:
+        notes.unreadable(members[0].path, fault)
 
 
 def _tasks(unit: Unit, options: Options, notes: Notes, checks: Checks) -> Iterator[Task]:
@@ -139,6 +148,9 @@ def _tasks(unit: Unit, options: Options, notes: Notes, checks: Checks) -> Iterat
             yield checks.task(filled(task, options), file=path)
     except ValidationError as error:  # each count is a count, yet together they are beyond a task's bounds
         raise named(error, file=path) from None
+    if empty and unit.part:
+        notes["a session without an answered call was left out"] += 1
+        return
     if empty:
         raise TraceError("the file holds no task", file=path, fix="an empty trace is not a trace")
     if silent:

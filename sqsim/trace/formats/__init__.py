@@ -11,6 +11,9 @@ from sqsim.trace.formats.base import Format
 from sqsim.trace.formats.claude_code import ClaudeCode
 from sqsim.trace.formats.codex import Codex
 from sqsim.trace.formats.dynamo import DynamoTrace
+from sqsim.trace.formats.har import Har
+from sqsim.trace.formats.langfuse import Langfuse
+from sqsim.trace.formats.langsmith import LangSmith
 from sqsim.trace.formats.mini_swe_agent import MiniSweAgent
 from sqsim.trace.formats.mooncake import Mooncake
 from sqsim.trace.formats.openai_chat import AnthropicMessages, OpenAIChat
@@ -18,6 +21,8 @@ from sqsim.trace.formats.qwen_bailian import QwenBailian
 from sqsim.trace.formats.react_text import ReactText
 from sqsim.trace.formats.request_csv import RequestCsv
 from sqsim.trace.formats.request_log import RequestLog
+from sqsim.trace.formats.responses_items import ResponsesItems
+from sqsim.trace.formats.spans import OtelSpans
 from sqsim.trace.formats.weka import Weka
 
 FORMATS: dict[str, Format] = {
@@ -34,7 +39,12 @@ FORMATS: dict[str, Format] = {
         AIPerfRecords(),
         ClaudeCode(),
         Codex(),
+        Har(),
+        OtelSpans(),
+        Langfuse(),
+        LangSmith(),
         RequestLog(),
+        ResponsesItems(),
         MiniSweAgent(),
         AnthropicMessages(),
         ReactText(),

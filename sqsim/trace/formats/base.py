@@ -75,10 +75,14 @@ class Format(ABC):
 
 
 class Unit(NamedTuple):
-    """Tasks that are imported or left out together, and the file that names them."""
+    """Tasks that are imported or left out together, and the file that names them.
+
+    `part`: other units come of the same file, so this one may have no task.
+    """
 
     file: SourceFile
     tasks: Callable[[], Iterator[Task]]
+    part: bool = False
 
 
 class SourceFile:

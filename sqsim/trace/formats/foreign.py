@@ -14,6 +14,13 @@ class Foreign(NamedTuple):
     fix: str
 
 
+_SPANS = "export the traces of the same run, whose spans hold the calls of models and tools"
+_INSTRUMENTED = (
+    "instrument the agent (OpenTelemetry GenAI, OpenInference, OpenLLMetry) and export its spans again"
+)
+_OBSERVATIONS = (
+    "export the observations (API: /api/public/v2/observations, or /api/public/traces/ID with its observations)"
+)
 _CHAT = 'convert it to OpenAI chat messages, one {"messages": [...]} a line'
 
 
@@ -31,11 +38,6 @@ def _objects(head: Sequence[Any]) -> list[dict[str, Any]]:
 def _any(*keys: str) -> Callable[[Sequence[Any]], bool]:
     """Whether any object has all these keys."""
     return lambda head: any(set(keys) <= value.keys() for value in _objects(head))
-
-
-def _types(*types: str) -> Callable[[Sequence[Any]], bool]:
-    """Whether any object is of one of these types."""
-    return lambda head: any(value.get("type") in types for value in _objects(head))
 
 
 def _stream_json(head: Sequence[Any]) -> bool:
@@ -74,14 +76,19 @@ _SIGHTS: tuple[tuple[Callable[[Sequence[Any]], bool], Foreign], ...] = (
             "leave it out: no model was called in it",
         ),
     ),
+    (_any("resourceLogs"), Foreign("OpenTelemetry logs (OTLP JSON)", _SPANS)),
+    (_any("resourceMetrics"), Foreign("OpenTelemetry metrics (OTLP JSON)", _SPANS)),
     (
-        _types("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
-        Foreign("a list of OpenAI Responses items", _CHAT),
+        _any("context", "parent_id", "attributes"),
+        Foreign("spans without attributes of models or tools", _INSTRUMENTED),
     ),
-    (_any("resourceSpans"), Foreign("OpenTelemetry spans (OTLP JSON)", _CHAT)),
-    (_any("context", "parent_id", "attributes"), Foreign("OpenTelemetry spans", _CHAT)),
-    (_any("spanContext", "attributes"), Foreign("OpenTelemetry spans", _CHAT)),
-    (_any("gen_ai.operation.name"), Foreign("an OpenTelemetry GenAI span", _CHAT)),
+    (_any("spanContext", "attributes"), Foreign("spans without attributes of models or tools", _INSTRUMENTED)),
+    (
+        _any("traceId", "spanId", "attributes"),
+        Foreign("spans without attributes of models or tools", _INSTRUMENTED),
+    ),
+    (_any("data", "errors", "total"), Foreign("a Jaeger trace", "export the spans as OTLP JSON")),
+    (_any("traceId", "localEndpoint"), Foreign("Zipkin spans", "export the spans as OTLP JSON")),
     (_any("schema_version", "steps", "agent"), Foreign("an ATIF trajectory", _CHAT)),
     (_any("trajectory", "history", "info"), Foreign("a SWE-agent trajectory", _CHAT)),
     (_any("instruction", "history", "metrics"), Foreign("OpenHands output", _CHAT)),
@@ -95,8 +102,15 @@ _SIGHTS: tuple[tuple[Callable[[Sequence[Any]], bool], Foreign], ...] = (
     ),
     (_any("provider", "round_index"), Foreign("TraceLab rounds", "convert it to Mooncake lines")),
     (_any("eval", "samples"), Foreign("an Inspect log", _CHAT)),
-    (_any("log"), Foreign("a HAR recording of requests", _CHAT)),
-    (_any("traceId", "startTime", "type"), Foreign("a Langfuse export", _CHAT)),
+    (
+        _any("log"),
+        Foreign("a HAR recording without a request", "record while the agent runs, and save all as HAR"),
+    ),
+    (
+        _any("id", "sessionId", "timestamp", "userId"),
+        Foreign("Langfuse traces without observations", _OBSERVATIONS),
+    ),
+    (_any("traceId", "startTime", "type"), Foreign("Langfuse observations of unknown types", _OBSERVATIONS)),
     (_any("input", "output", "session_id"), Foreign("an LMCache agent trace", _CHAT)),
     (_any("mapping", "conversation_id"), Foreign("a ChatGPT export", _CHAT)),
 )

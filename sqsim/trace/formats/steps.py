@@ -36,7 +36,8 @@ class Step:
 
     `thinks`: it reasoned, even where the recording leaves the text out. `prompt`, `output` and, of the output,
     `reasoning_tokens` are recorded token counts; `estimated`: prompt or output was not. `restarted`: a compaction came
-    before it, which left `kept`. `forgets`: reasoning tokens that its prompt may lack without being a new context.
+    before it, which left `kept`. `forgets`: reasoning tokens that its prompt may lack without being a new context. `counts_only`: no
+    text was recorded of it.
     """
 
     reasoning: str = ""
@@ -53,6 +54,7 @@ class Step:
     user_other_tokens: int = 0
     reasoning_tokens: int | None = None
     forgets: int = 0
+    counts_only: bool = False
 
     @property
     def visible_tokens(self) -> int:
@@ -90,6 +92,7 @@ class Transcript:
     question: str
     steps: list[Step]
     timing: Carried
+    text: Carried = "recorded"
     model: str | None = None
     prefix_id: str | None = None
     prefix_tokens: int | None = None

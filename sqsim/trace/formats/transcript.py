@@ -72,7 +72,7 @@ def transcript_task(script: Transcript, notes: Notes) -> Task:
         task_id=script.task_id,
         source=script.source,
         model=script.model,
-        carries=Carries(text="recorded", timing=script.timing, usage="derived" if estimated else "recorded"),
+        carries=Carries(text=script.text, timing=script.timing, usage="derived" if estimated else "recorded"),
         arrival_s=script.arrival_s,
         parent=script.parent,
         spawn=script.spawn,
@@ -82,7 +82,7 @@ def transcript_task(script: Transcript, notes: Notes) -> Task:
         answer=answer,
         outcome=script.outcome,
     )
-    return _with_mentions(task, script, steps)
+    return _with_mentions(task, script, steps) if script.text != "absent" else task
 
 
 def _completed(steps: Sequence[Step], notes: Notes) -> list[Step]:
@@ -126,6 +126,8 @@ def _grown(steps: list[Step], usage: list[tuple[int, int]], notes: Notes) -> lis
 def _turn(step: Step, prefix: int, growth: int | None, notes: Notes) -> Turn:
     """Make a turn of a step: all tokens estimated, or recorded sums divided like the estimates; no cursors."""
     said = [estimate_tokens(text) for text in (step.reasoning, step.text, *(call.text for call in step.calls))]
+    if step.counts_only:  # half of an output is taken for its calls (a guess)
+        said = [0, max(1, len(step.calls)), *(1 for _ in step.calls)]
     if step.output is not None and growth is not None:
         output = at_least_one(step.output, "an output", notes)
         if step.reasoning_tokens is not None:

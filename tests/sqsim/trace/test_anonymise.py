@@ -28,7 +28,10 @@ from tests.sqsim.tasks import call, families, task, tasks, turn
 ROOT = Path(__file__).parents[3]
 FIXTURES = sorted(
     path
-    for folder in (ROOT / "traces", *(ROOT / "tests/data" / name for name in ("traces", "faults", "codex", "lengths")))
+    for folder in (
+        ROOT / "traces",
+        *(ROOT / "tests/data" / name for name in ("traces", "faults", "codex", "lengths", "recordings")),
+    )
     for path in folder.rglob("*")
     if path.is_file() and path.suffix in {".json", ".jsonl", ".gz", ".csv"}
 )
