@@ -18,11 +18,14 @@ from sqsim.trace.formats.qwen_bailian import QwenBailian
 from sqsim.trace.formats.react_text import ReactText
 from sqsim.trace.formats.request_csv import RequestCsv
 from sqsim.trace.formats.request_log import RequestLog
+from sqsim.trace.formats.served import SglangDump, SqrealLog
 from sqsim.trace.formats.weka import Weka
 
 FORMATS: dict[str, Format] = {
     known.name: known
     for known in (
+        SqrealLog(),
+        SglangDump(),
         Weka(),
         DynamoTrace(),
         AgenticMooncake(),
