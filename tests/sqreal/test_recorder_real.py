@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -41,13 +42,15 @@ def recorded_server(tmp_path_factory):
         yield server, directory
 
 
-def test_a_recorded_run_is_simulated_with_the_same_accounts(recorded_server, tmp_path):
+@pytest.fixture(scope="module")
+def recorded_run(recorded_server, tmp_path_factory):
+    """A run of four tasks on it: the real record, the requests that were recorded, both imports."""
     server, directory = recorded_server
+    recording, dumps = directory / "recording", directory / "dumps"
     tasks = [
         chain(3 + number, name=f"t{number}", question=Question(tokens=20 + 9 * number)) for number in range(4)
     ]
-    run = scenario(tmp_path, tasks, engine=SERVER)
-    dumps = directory / "dumps"
+    run = scenario(tmp_path_factory.mktemp("run"), tasks, engine=SERVER)
     steps = sum(task.steps for task in tasks)
     httpx.post(
         f"{server.url}/configure_logging",
@@ -56,40 +59,42 @@ def test_a_recorded_run_is_simulated_with_the_same_accounts(recorded_server, tmp
     replay = Replay(run, server, time_scale=0.01)
     real = replay.run()
     assert replay.error is None
-    calls = real.turns.num_rows
-    eventually(lambda: whole_lines(directory / "recording").count('"ev":"end"') >= WARM_UP + calls)
+    eventually(lambda: whole_lines(recording).count('"ev":"end"') >= WARM_UP + steps)
+    eventually(lambda: list(dumps.glob("*.pkl")) and dumped(dumps))
+    seen = read_log([SourceFile(path) for path in sorted(recording.glob("*.jsonl"))], Notes())
+    return SimpleNamespace(
+        tasks=tasks, real=real, seen=seen, imported=import_files([recording]), dumped=dumped(dumps)
+    )
 
-    files = [SourceFile(path) for path in sorted((directory / "recording").glob("*.jsonl"))]
-    seen = read_log(files, Notes())
-    assert len(seen) == calls
+
+def test_a_recorded_run_is_simulated_with_the_same_accounts(recorded_run, tmp_path):
+    real, seen, report = recorded_run.real, recorded_run.seen, recorded_run.imported
+    assert len(seen) == real.turns.num_rows
     assert [sum(call.prompt.length for call in seen), sum(len(call.output) for call in seen)] == [
         sum(real.turns[column].to_pylist()) for column in ("prompt_tokens", "output_tokens")
     ]
     assert sum(call.cached for call in seen) == sum(real.turns["cached_tokens"].to_pylist()) > 0
-
-    report = import_files([directory / "recording"])
-    assert [task.steps for task in report.tasks] == [task.steps for task in tasks]
+    assert [task.steps for task in report.tasks] == [task.steps for task in recorded_run.tasks]
     assert report.carries["timing"] == {"recorded": 4}
-    again = tmp_path / "again"
-    again.mkdir()
-    paper = simulate(scenario(again, report.tasks, engine=SERVER))
-    rows = [
-        [
-            sorted(zip(*(table.turns[column].to_pylist() for column in columns), strict=True))
-            for columns in [("prompt_tokens", "cached_tokens", "output_tokens")]
-        ]
-        for table in (real, paper)
-    ]
-    assert rows[0] == rows[1]
+    paper = simulate(scenario(tmp_path, report.tasks, engine=SERVER))
+    columns = ("prompt_tokens", "cached_tokens", "output_tokens")
+    on_the_server, simulated = (
+        sorted(zip(*(record.turns[column].to_pylist() for column in columns), strict=True))
+        for record in (real, paper)
+    )
+    assert on_the_server == simulated
 
-    eventually(lambda: list(dumps.glob("*.pkl")) and dumped(dumps))
-    other = dumped(dumps)
-    assert [[turn.output_tokens for turn in task.turns] for task in other.tasks] == [
-        [turn.output_tokens for turn in task.turns] for task in report.tasks
-    ]
+
+def test_sglangs_own_dump_says_the_same(recorded_run):
+    """A pickle of the real server, read without executing it, gives the tasks of the recording, token by token."""
+    report, other = recorded_run.imported, recorded_run.dumped
     assert [other.warnings[note] for note in TOTALS] == [report.warnings[note] for note in TOTALS]
-    assert [task.question.token_ids for task in other.tasks] == [
-        task.question.token_ids for task in report.tasks
+    unlike = {"task_id", "source", "model", "arrival_s", "turns"}  # times are those of another process
+    assert [task.model_dump(exclude=unlike) for task in other.tasks] == [
+        task.model_dump(exclude=unlike) for task in report.tasks
+    ]
+    assert [[turn.text_token_ids for turn in task.turns] for task in other.tasks] == [
+        [turn.text_token_ids for turn in task.turns] for task in report.tasks
     ]
 
 
@@ -123,7 +128,7 @@ def eventually(true):
     raise AssertionError("waited in vain")
 
 
-def test_chat_messages_name_the_tools(recorded_server):
+def test_chat_messages_name_the_tools(recorded_server, recorded_run):  # the run's recording is read before
     """Of `/v1/chat/completions`; a client of `/generate` names them itself."""
     server, directory = recorded_server
     called = {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
