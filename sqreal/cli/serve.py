@@ -66,6 +66,13 @@ def serve_command(
     step_log: Annotated[
         Path | None, typer.Option("--step-log", help="Write every decision of the scheduler to this new file.")
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            help="Record the requests that the server sees into this new directory, for `sqsim trace import`.",
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Serve a model with the plugin, for `sqreal run --url` and for sessions; Ctrl-C ends it."""
@@ -74,6 +81,8 @@ def serve_command(
 
     if step_log is not None and step_log.exists():
         raise InputError(f"{step_log}: exists already; give each server a step log of its own")
+    if record is not None and record.exists() and not (record.is_dir() and not any(record.iterdir())):
+        raise InputError(f"{record}: exists already; give each server a directory of its own to record into")
     for flag in flags or ():
         if flag.partition("=")[0] in {"--host", "--port"}:
             raise InputError(f"{flag}: is an option of sqreal serve; give it before --")
@@ -82,7 +91,15 @@ def serve_command(
         options = _options(model, work, kv_capacity, cache, tuple(flags or ()))
         with starting(quiet) as waiting:
             server = stack.enter_context(
-                start(options, force_tokens=True, step_log=step_log, port=port, host=host, progress=waiting)
+                start(
+                    options,
+                    force_tokens=True,
+                    step_log=step_log,
+                    record=record,
+                    port=port,
+                    host=host,
+                    progress=waiting,
+                )
             )
         log = "" if step_log is None else f" --step-log {step_log}"
         with suppress(KeyboardInterrupt):
@@ -90,7 +107,7 @@ def serve_command(
             while True:
                 server.check()
                 time.sleep(_POLL_S)
-    print_line("stopped")
+    print_line("stopped" if record is None else f"stopped; next: sqsim trace import {record} -o recorded.jsonl")
 
 
 def _say(model: Path, server: Server, host: str, cache: Cache, log: str) -> None:

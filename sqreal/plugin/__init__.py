@@ -9,6 +9,8 @@ environment sets one of these variables:
 * `SQREAL_FORCE_TOKENS=1`: a request that carries `sampling_params.custom_params = {"sqreal_force": [ids],
   "sqreal_n_in": n}` produces exactly these tokens, and `return_logprob` tells how likely they were (forced_tokens.py);
 * `SQREAL_STEP_LOG=PATH`: every scheduling decision is written to PATH, which must not exist (step_log.py);
+* `SQREAL_RECORD=DIRECTORY`: the requests that the server sees are recorded there, for `sqsim trace import`; the directory
+  must be new or empty (recorder.py). `SQREAL_RECORD_MB`: at most so many megabytes, 4,096 by default;
 * `SQREAL_CPU_ATTENTION=1`: attention with sinks and sliding windows on a CPU (cpu_attention.py);
 * `SQREAL_SPREAD_ROUTER=1`: random weights whose router uses all experts (spread_router.py).
 
@@ -34,6 +36,8 @@ from sqreal.plugin.versions import adapter, signature
 IN_PLACE = "SQREAL_IN_PLACE"
 FORCE_TOKENS = "SQREAL_FORCE_TOKENS"
 STEP_LOG = "SQREAL_STEP_LOG"
+RECORD = "SQREAL_RECORD"
+RECORD_MB = "SQREAL_RECORD_MB"
 CPU_ATTENTION = "SQREAL_CPU_ATTENTION"
 SPREAD_ROUTER = "SQREAL_SPREAD_ROUTER"
 
@@ -49,11 +53,18 @@ class Asked:
     step_log: Path | None
     cpu_attention: bool
     spread_router: bool
+    record: Path | None = None
+    record_mb: int = 4096
 
     @property
     def nothing(self) -> bool:
         return not (
-            self.in_place or self.force_tokens or self.step_log or self.cpu_attention or self.spread_router
+            self.in_place
+            or self.force_tokens
+            or self.step_log
+            or self.cpu_attention
+            or self.spread_router
+            or self.record
         )
 
     def describe(self) -> str:
@@ -61,6 +72,7 @@ class Asked:
             "sessions in place": self.in_place,
             "forced tokens on": self.force_tokens,
             f"step log {self.step_log}": self.step_log is not None,
+            f"recording to {self.record}": self.record is not None,
             "CPU attention on": self.cpu_attention,
             "routers spread": self.spread_router,
         }
@@ -69,13 +81,15 @@ class Asked:
 
 def asked(environment: Mapping[str, str]) -> Asked:
     """Read the environment; a PluginError names an invalid value."""
-    path = environment.get(STEP_LOG)
+    path, record = environment.get(STEP_LOG), environment.get(RECORD)
     return Asked(
         _switch(environment, IN_PLACE),
         _switch(environment, FORCE_TOKENS),
         Path(path) if path else None,
         _switch(environment, CPU_ATTENTION),
         _switch(environment, SPREAD_ROUTER),
+        Path(record) if record else None,
+        _megabytes(environment),
     )
 
 
@@ -129,6 +143,13 @@ def _install(what: Asked) -> None:
         hooks += log.hooks()
         needs += step_log.NEEDS
         on_start.append(log.start)
+    if what.record is not None:  # as the step log
+        from sqreal.plugin import recorder  # noqa: PLC0415 - only where it is requested
+
+        recording = recorder.Recorder(what.record, what.record_mb * 1_000_000)
+        hooks += recording.hooks()
+        needs += recorder.NEEDS
+        on_start.append(recording.start)
     if what.force_tokens:
         from sqreal.plugin import forced_tokens  # noqa: PLC0415 - only where it is requested
 
@@ -170,6 +191,13 @@ def _switch(environment: Mapping[str, str], name: str) -> bool:
     if value not in {"", "0", "1"}:
         raise PluginError(f"{name} is {value!r}; use 1 (on) or leave it out")
     return value == "1"
+
+
+def _megabytes(environment: Mapping[str, str]) -> int:
+    value = environment.get(RECORD_MB) or "4096"
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 10**9:
+        raise PluginError(f"{RECORD_MB} is {value!r}; give a whole number of megabytes, 1 or more")
+    return int(value)
 
 
 def _end(error: Exception) -> NoReturn:

@@ -95,9 +95,14 @@ class ServerOptions:
         ]
         return [*given, *(f"--{name}" for name, on in switches.items() if on), *self.extra]
 
-    def environment(self, *, force_tokens: bool, step_log: Path | None) -> dict[str, str]:
+    def environment(
+        self, *, force_tokens: bool, step_log: Path | None, record: Path | None = None
+    ) -> dict[str, str]:
         """Environment of the server: ours, and the variables that SGLang and the plugin read."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SQREAL_")}
+        kept = {"SQREAL_RECORD_MB"}  # a limit, which asks for nothing by itself
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("SQREAL_") or name in kept
+        }
         environment |= {
             "PYTHONUNBUFFERED": "1",
             "PYTHONSAFEPATH": "1",  # its directory holds no module or plugin of the server
@@ -111,6 +116,8 @@ class ServerOptions:
             environment["SQREAL_FORCE_TOKENS"] = "1"
         if step_log is not None:
             environment["SQREAL_STEP_LOG"] = str(step_log.resolve())
+        if record is not None:
+            environment["SQREAL_RECORD"] = str(record.resolve())
         if self.in_place:
             environment["SQREAL_IN_PLACE"] = "1"
         if self.spread_router:

@@ -176,6 +176,7 @@ def start(
     *,
     force_tokens: bool = False,
     step_log: Path | None = None,
+    record: Path | None = None,
     port: int | None = None,
     host: str = HOST,
     log_path: Path | None = None,
@@ -184,6 +185,8 @@ def start(
     launcher: Sequence[str] | None = None,
 ) -> Iterator[Server]:
     """Start a server, wait until it answers, and stop it with all its processes when the block ends.
+
+    `record`: a new directory into which the plugin records the requests that the server sees.
 
     `port` None: a free one. `host`: the addresses it listens on, of which this machine's own has to be one.
     `log_path` None: a temporary file, gone with the server; an error quotes its end. `launcher`: a command in SGLang's
@@ -200,7 +203,7 @@ def start(
         url = f"http://{HOST if host in _ALL else host}:{port}"
         own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sqreal-")))
         log_path = own / "server.log" if log_path is None else log_path
-        environment = options.environment(force_tokens=force_tokens, step_log=step_log)
+        environment = options.environment(force_tokens=force_tokens, step_log=step_log, record=record)
         environment["TMPDIR"] = str(own)  # SGLang does not remove its sockets and its metrics
         command = [*launcher, *options.flags(), "--host", host, "--port", str(port)]
         child = ChildGroup(command, environment, log_path)
@@ -210,6 +213,7 @@ def start(
         if (
             force_tokens
             or step_log is not None
+            or record is not None
             or options.plugin_attention
             or options.spread_router
             or options.in_place

@@ -18,10 +18,12 @@ from sqsim.trace.formats import FORMATS
 from sqsim.trace.formats.base import Format, SourceFile
 from sqsim.trace.formats.foreign import looks_like
 from sqsim.trace.formats.notes import Notes
+from sqsim.trace.formats.served.dump import SUFFIX as DUMP_SUFFIX
+from sqsim.trace.formats.served.dump import SglangDump, is_dump
 from sqsim.trace.formats.sqtrace import is_sqtrace
 from sqsim.trace.schema import SCHEMA
 
-SUFFIXES = {".csv", ".har", ".json", ".jsonl", ".ndjson"}
+SUFFIXES = {".csv", ".har", ".json", ".jsonl", ".ndjson", DUMP_SUFFIX}
 IMPORTABLE = f"importable are {SCHEMA}, {', '.join(FORMATS)}"
 
 
@@ -99,6 +101,9 @@ def _recognise(file: SourceFile, format_name: str, evidence: list[Evidence]) -> 
     if format_name != "auto":
         evidence.append(Evidence(str(file.path), f"{format_name}: as told"))
         return FORMATS.get(format_name, SCHEMA)
+    if is_dump(file.path):
+        evidence.append(Evidence(str(file.path), f"{SglangDump.name}: a pickle, read without executing it"))
+        return FORMATS[SglangDump.name]
     if is_sqtrace(file.path):
         evidence.append(Evidence(str(file.path), f"{SCHEMA}: the first line says so"))
         return SCHEMA

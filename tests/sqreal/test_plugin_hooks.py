@@ -145,7 +145,12 @@ def test_nothing_asked_touches_nothing():
 
 @pytest.mark.parametrize(
     "environment",
-    [{"SQREAL_FORCE_TOKENS": "maybe"}, {"SQREAL_STEP_LOG": "/nowhere/x.jsonl"}],
+    [
+        {"SQREAL_RECORD_MB": "0"},
+        {"SQREAL_RECORD_MB": "much"},
+        {"SQREAL_FORCE_TOKENS": "maybe"},
+        {"SQREAL_STEP_LOG": "/nowhere/x.jsonl"},
+    ],
 )
 def test_a_failure_ends_the_process(monkeypatch, environment):
     """SGLang swallows every Exception of a plugin; a SystemExit it does not."""

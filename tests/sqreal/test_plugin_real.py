@@ -164,13 +164,13 @@ CONTRACT = """
 import json, pkgutil
 from pathlib import Path
 from sqreal.plugin import admission, chat_request, cpu_attention, forced_tokens, generate_request, in_place, no_sessions
-from sqreal.plugin import server_check, session_cache, spread_router, step_log
+from sqreal.plugin import recorder, server_check, session_cache, spread_router, step_log
 from sqreal.plugin import start_hook
 from sqreal.plugin.versions import adapter
 from sqreal.plugin.hooks import Need, faults
 
-hooks = [start_hook(None), *adapter().info_hooks(), *admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS, *generate_request.HOOKS, *no_sessions.HOOKS, *forced_tokens.HOOKS, *spread_router.HOOKS, *step_log.StepLog(Path("unused")).hooks()]
-needs = [*session_cache.NEEDS, *admission.NEEDS, *in_place.NEEDS, *chat_request.NEEDS, *generate_request.NEEDS, *no_sessions.NEEDS, *server_check.NEEDS, *forced_tokens.NEEDS, *step_log.NEEDS, *cpu_attention.NEEDS]
+hooks = [start_hook(None), *adapter().info_hooks(), *admission.Admission().hooks(), *in_place.HOOKS, *chat_request.HOOKS, *generate_request.HOOKS, *no_sessions.HOOKS, *forced_tokens.HOOKS, *spread_router.HOOKS, *step_log.StepLog(Path("unused")).hooks(), *recorder.Recorder(Path("unused"), 1).hooks()]
+needs = [*session_cache.NEEDS, *admission.NEEDS, *in_place.NEEDS, *chat_request.NEEDS, *generate_request.NEEDS, *no_sessions.NEEDS, *server_check.NEEDS, *forced_tokens.NEEDS, *step_log.NEEDS, *recorder.NEEDS, *cpu_attention.NEEDS]
 clean = faults(hooks, needs)
 unseen = []
 for hook in hooks:  # another parameter, then another name
@@ -211,7 +211,7 @@ def test_the_internals_are_as_tested(tmp_path):
         "clean": [],
         "unseen": [],
         "left": [],
-        "hooks": {"0.5.16": 46, "0.5.23": 45}[require_sglang()],
+        "hooks": {"0.5.16": 52, "0.5.23": 51}[require_sglang()],
     }
 
 
