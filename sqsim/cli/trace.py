@@ -79,6 +79,7 @@ def import_command(
                 "evidence": [each._asdict() for each in report.evidence],
                 "carries": report.carries,
                 "usage": report.usage,
+                "references": report.references,
                 "warnings": report.warnings,
                 "left_out": [each._asdict() for each in report.left_out],
             }
@@ -91,6 +92,9 @@ def import_command(
     ]
     if report.usage is not None:
         kinds.append(["token counts", report.usage])
+    if report.references:
+        found = ", ".join(f"{kind} {number}" for kind, number in report.references.items())
+        kinds.append(["references by evidence", found])
     print_rows("", ["what", "how it came by it"], kinds)
     if report.left_out:
         print_rows("", ["left out", "why"], [[each.path, each.reason] for each in report.left_out])

@@ -37,6 +37,9 @@ class ImportReport:
     carries: dict[str, dict[str, int]] = field(default_factory=dict)  # kind -> how -> tasks
     usage: str | None = None  # the share of calls whose token counts were recorded, or what became of them
     left_out: list[LeftOut] = field(default_factory=list)
+    references: dict[str, int] = field(
+        default_factory=dict
+    )  # kind of evidence in texts -> references that it found
 
 
 def import_files(
@@ -71,6 +74,7 @@ def import_files(
     report.warnings = dict(sorted(notes.items()))
     report.usage = counted or notes.share_of_usage()
     report.left_out = notes.left_out
+    report.references = dict(notes.evidence.most_common())
     for kind in KINDS:
         counts = Counter(task.carries.label(kind) for task in report.tasks)
         report.carries[kind] = dict(sorted(counts.items()))
@@ -160,7 +164,7 @@ def _tasks(unit: Unit, options: Options, notes: Notes, checks: Checks) -> Iterat
 def _whole(tasks: Iterator[Task], path: Path, notes: Notes, checks: Checks) -> list[Task]:
     """Return all tasks of a unit, or none if one of them cannot be read."""
     whole: list[Task] = []
-    before, usage = dict(notes), notes.usage.copy()
+    before, usage, evidence = dict(notes), notes.usage.copy(), notes.evidence.copy()
     try:
         whole.extend(tasks)
     except TraceError as fault:
@@ -168,7 +172,7 @@ def _whole(tasks: Iterator[Task], path: Path, notes: Notes, checks: Checks) -> l
             checks.forget(task)
         notes.clear()
         notes.update(before)
-        notes.usage = usage
+        notes.usage, notes.evidence = usage, evidence
         notes.unreadable(path, fault)
         return []
     return whole

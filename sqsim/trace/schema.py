@@ -152,13 +152,13 @@ class Turn(Strict):
     @property
     def tool_wait_s(self) -> float:
         """Seconds until the last tool response: parallel calls wait for the longest of them, serial ones add up."""
-        total = macro_step = 0.0
+        total = longest = 0.0
         for call in self.calls:
             if call.parallel:
-                macro_step = max(macro_step, call.latency_s)
+                longest = max(longest, call.latency_s)
             else:
-                total, macro_step = total + macro_step + call.latency_s, 0.0
-        return total + macro_step
+                total, longest = total + longest + call.latency_s, 0.0
+        return total + longest
 
 
 class Answer(Strict):

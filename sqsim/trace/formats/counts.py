@@ -76,8 +76,8 @@ def grown(steps: Sequence[Counted], notes: Notes) -> list[int]:
     starts = [0, *(index for index in range(1, len(steps)) if steps[index].restarted), len(steps)]
     found: list[int] = []
     for start, stop in pairwise(starts):
-        macro_step = steps[start:stop]
-        found += appended([step.prompt for step in macro_step], [step.output for step in macro_step], notes)
+        context = steps[start:stop]
+        found += appended([step.prompt for step in context], [step.output for step in context], notes)
         found.append(0)
     return found
 

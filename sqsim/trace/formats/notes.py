@@ -20,14 +20,15 @@ class LeftOut(NamedTuple):
 class Notes(Counter[str]):
     """Warnings, each with its count.
 
-    `usage`: model calls by how their token counts were found (`recorded`, `estimated`). `strict`: a file that
-    cannot be read is an error.
+    `usage`: model calls by how their token counts were found (`recorded`, `estimated`). `evidence`: references in texts by
+    the kind of evidence that found them. `strict`: a file that cannot be read is an error.
     """
 
     def __init__(self, *, strict: bool = False) -> None:
         super().__init__()
         self.strict = strict
         self.usage: Counter[str] = Counter()
+        self.evidence: Counter[str] = Counter()
         self.left_out: list[LeftOut] = []
 
     def unreadable(self, path: Path, fault: TraceError) -> None:

@@ -82,7 +82,7 @@ def transcript_task(script: Transcript, notes: Notes) -> Task:
         answer=answer,
         outcome=script.outcome,
     )
-    return _with_mentions(task, script, steps) if script.text != "absent" else task
+    return _with_mentions(task, script, steps, notes) if script.text != "absent" else task
 
 
 def _completed(steps: Sequence[Step], notes: Notes) -> list[Step]:
@@ -115,10 +115,10 @@ def _grown(steps: list[Step], usage: list[tuple[int, int]], notes: Notes) -> lis
             notes["a prompt is shorter than the one before it (compaction): the context restarts"] += 1
             steps[index].restarted = True
         if index == len(steps) or steps[index].restarted:
-            macro_step = usage[start:index]
+            context = usage[start:index]
             # No call read it, so it was never counted; a response still has its estimate.
             unread = steps[index - 1].growth_tokens if index == len(steps) and steps[index - 1].calls else 0
-            grown += [*appended([p for p, _ in macro_step], [o for _, o in macro_step], notes), unread]
+            grown += [*appended([p for p, _ in context], [o for _, o in context], notes), unread]
             start = index
     return grown
 
@@ -197,7 +197,7 @@ def _numbered(turns: Sequence[Turn]) -> list[Turn]:
     return numbered
 
 
-def _with_mentions(task: Task, script: Transcript, steps: Sequence[Step]) -> Task:
+def _with_mentions(task: Task, script: Transcript, steps: Sequence[Step], notes: Notes) -> Task:
     """Add the references in the task's texts. A turn without calls speaks to the user, as an answer does."""
     mentions = Mentions()
     mentions.heard(script.prefix)
@@ -211,10 +211,13 @@ def _with_mentions(task: Task, script: Transcript, steps: Sequence[Step]) -> Tas
         uses.append(mentions.used([(call.tool, call.text, call.arguments) for call in step.calls], spoken))
         mentions.spoke(f"{step.reasoning} {step.text}")
         if index < len(task.turns):
-            for call in task.turns[index].calls:
+            for call, asked in zip(task.turns[index].calls, step.calls, strict=True):
                 if call.cursor is None:
                     mentions.heard(call.response_text or "")
                 else:
-                    mentions.opened(call.cursor, call.tool, call.response_text or "")
+                    mentions.opened(
+                        call.cursor, call.tool, call.response_text or "", asked.arguments, asked.text
+                    )
         mentions.heard(step.user)
+    notes.evidence.update(mentions.by_kind)
     return with_uses(task, uses, "recorded" if mentions.recorded else "derived")

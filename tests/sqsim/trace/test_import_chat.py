@@ -100,7 +100,9 @@ def test_webdancer_rows_are_searches_and_visits(webdancer):
     assert task.turns[0].reasoning_text.startswith("Okay, I need to figure out")
     assert task.turns[0].calls[0].response_text.startswith("A Google search for")
     assert task.answer.text.endswith("\\boxed{10}.")
-    assert references(task) == {0: [1], 1: []}, "the visit names a URL that the search found"
+    assert references(task) == {0: [1], 1: [2]}, (
+        "the visit names a URL of the search, the answer a number of the page"
+    )
 
 
 def chat(tmp_path, *messages: dict, **row):

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from sqsim.trace.mentions import Mentions, identifiers
+from sqsim.trace.evidence.identifiers import identifiers
+from sqsim.trace.mentions import Mentions
 
 
 def test_identifiers_are_urls_paths_ids_and_long_numbers():

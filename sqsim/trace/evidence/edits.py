@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the response in the context that showed the text quoted by an edit.
+"""Evidence by edit: a call quotes the text of a file as a response showed it.
 
 Tools that change a file by text are told the old text (`old_string`, `old_str`, a patch's context lines). A text that
 stands in several places was read from the newest of them; text that the model or a user wrote since belongs to no response.
@@ -8,8 +8,10 @@ stands in several places was read from the newest of them; text that the model o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+
+from sqsim.trace.evidence.base import Asked, Evidence
 
 _OLD = {
     "old_string",
@@ -52,13 +54,13 @@ def _old_texts(value: Any, *, edits: bool) -> Iterator[str]:
 
 def _patched(patch: str) -> Iterator[str]:
     """List the runs of lines that a patch expects in the file: kept and removed ones."""
-    macro_step: list[str] = []
+    run: list[str] = []
     for line in [*patch.split("\n"), "@@"]:
         if line[:1] in {" ", "-"} and not line.startswith("---"):
-            macro_step.append(line[1:])
-        elif line[:1] != "+" and macro_step:
-            yield "\n".join(macro_step)
-            macro_step = []
+            run.append(line[1:])
+        elif line[:1] != "+" and run:
+            yield "\n".join(run)
+            run = []
 
 
 def _tellable(text: str) -> bool:
@@ -70,36 +72,37 @@ def _normal(text: str) -> str:
     return " ".join(_NUMBERED.sub("", text).split())
 
 
-class Quotes:
-    """Texts of one context, in order, with the cursor of each response."""
+class Edits(Evidence):
+    """Names the newest response that shows what an edit quotes; text that the model or a user wrote since is nobody's."""
+
+    kind = "edit"
 
     def __init__(self) -> None:
         self._texts: list[tuple[str, int | None]] = []
         self._raw: list[tuple[str, int | None]] = []  # not yet normal: most are never asked for
 
-    def stands(self, text: str, cursor: int | None = None) -> None:
-        """Note a text that enters the context; a response comes with its cursor."""
-        if text:
-            self._raw.append((text, cursor))
+    def heard(self, text: str) -> None:
+        self._stands(text, None)
+
+    def opened(self, cursor: int, asked: Asked, text: str) -> None:  # noqa: ARG002 - the contract's signature
+        self._stands(text, cursor)
 
     def wrote(self, arguments: Any) -> None:
         """Note the new text in a call's arguments: the model wrote it, and later edits may quote it."""
-        for text in _strings(arguments):
-            self.stands(text)
+        for text in _new_texts(arguments):
+            self._stands(text, None)
 
-    def sources(self, texts: Iterable[str]) -> set[int]:
-        """Find the cursors of the responses that the texts are quoted from."""
-        found: set[int] = set()
-        for text in texts:
-            cursor = self._newest(_normal(text))
-            if cursor is not None:
-                found.add(cursor)
-        return found
+    def used(self, calls: Sequence[Asked], text: str) -> set[int]:  # noqa: ARG002 - the contract's signature
+        quotes = [quote for call in calls for quote in quoted(call.tool, call.arguments)]
+        return {cursor for quote in quotes if (cursor := self._newest(_normal(quote))) is not None}
 
     def closed(self) -> None:
-        """Note a compaction: earlier texts have left the context."""
         self._texts.clear()
         self._raw.clear()
+
+    def _stands(self, text: str, cursor: int | None) -> None:
+        if text:
+            self._raw.append((text, cursor))
 
     def _newest(self, text: str) -> int | None:
         self._texts += [(_normal(raw), cursor) for raw, cursor in self._raw]
@@ -107,13 +110,13 @@ class Quotes:
         return next((cursor for known, cursor in reversed(self._texts) if text in known), None)
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _new_texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
         for part in value:
-            yield from _strings(part)
+            yield from _new_texts(part)
     elif isinstance(value, dict):
         for key, part in value.items():
             if str(key).lower() not in _OLD:
-                yield from _strings(part)
+                yield from _new_texts(part)
