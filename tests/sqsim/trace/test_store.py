@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sqsim.errors import RunError, TraceError
+from sqsim.trace.importing import import_files
 from sqsim.trace.schema import SCHEMA, Task
 from sqsim.trace.store import read_tasks, write_tasks
 from tests.sqsim.tasks import chain, tasks
@@ -126,6 +127,13 @@ def test_a_pipe_is_named_as_one(tmp_path):
         TraceError, match=r"pipe\.jsonl: is a pipe or a device, which cannot be read twice; write"
     ):
         list(read_tasks(tmp_path / "pipe.jsonl"))
+
+
+@pytest.mark.parametrize("name", ["pipe.jsonl", "pipe.pkl", "pipe.har", "pipe.csv"])
+def test_an_import_does_not_wait_for_a_pipe(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(TraceError, match="is a pipe or a device"):
+        import_files([tmp_path / name])
 
 
 def test_a_trace_is_streamed(tmp_path):

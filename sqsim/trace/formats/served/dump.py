@@ -66,6 +66,8 @@ def allowed(name: str) -> bool:
 
 def is_dump(path: Path) -> bool:
     """Whether a file is a pickle by its name or by its first byte, the opcode PROTO."""
+    if not path.is_file():
+        return False  # opening a pipe waits for a writer, which may never come
     if path.suffix == SUFFIX:
         return True
     try:
