@@ -79,7 +79,7 @@ class MiniSweAgent(Trajectories):
             return None
         info = row.get("info")
         ended = info.get("exit_status") if isinstance(info, dict) else None
-        submitted = "Submitted" in {ended, reader.exit_status}
+        submitted = "Submitted" in (ended, reader.exit_status)
         return Transcript(
             task_id=row_id(file, row, number),
             source=file.source(self.name),
@@ -126,7 +126,7 @@ class _Reader(Reader):
             if latest is not None:
                 latest.latency_s = max(0.0, round(now_s - self._before_s, 3))
                 latest.parallel = False  # one command at a time
-        if answers and extra is not None and extra.get("returncode") not in {None, 0}:
+        if answers and extra is not None and extra.get("returncode") not in (None, 0):
             for call in answers[-1:]:
                 call.error = call.error or f"returncode {extra.get('returncode')}"
         if role in {"assistant", "tool"} or answers:

@@ -52,7 +52,7 @@ def _args(event: Node) -> Node:
 
 def _action(history: History, event: Node) -> None:
     kind, args = event.text("action"), _args(event)
-    from_user = event.get("source") in {"user", "environment"}
+    from_user = event.get("source") in ("user", "environment")
     if kind == "system":
         history.system = joined(history.system, _json(args.get("tools")), said(args, history.notes).text)
     elif kind == "condensation":
