@@ -24,7 +24,9 @@ _HEADERS = ("header.json", "_journal/start.json")
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is a zip."""
+    """Whether a file is a zip. A pipe is not opened: it would wait for a writer."""
+    if not path.is_file():
+        return False
     try:
         with path.open("rb") as file:
             return file.read(4) == b"PK\x03\x04"

@@ -68,6 +68,8 @@ def is_dump(path: Path) -> bool:
     """Whether a file is a pickle by its name or by its first byte, the opcode PROTO."""
     if path.suffix == SUFFIX:
         return True
+    if not path.is_file():
+        return False  # a pipe would wait for a writer
     try:
         with path.open("rb") as file:
             head = file.read(2)
