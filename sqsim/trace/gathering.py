@@ -17,13 +17,14 @@ from sqsim.trace.files import plain_name
 from sqsim.trace.formats import FORMATS
 from sqsim.trace.formats.base import Format, SourceFile
 from sqsim.trace.formats.foreign import looks_like
+from sqsim.trace.formats.inspect_log.archive import ArchiveFile, is_archive
 from sqsim.trace.formats.notes import Notes
 from sqsim.trace.formats.served.dump import SUFFIX as DUMP_SUFFIX
 from sqsim.trace.formats.served.dump import SglangDump, is_dump
 from sqsim.trace.formats.sqtrace import is_sqtrace
 from sqsim.trace.schema import SCHEMA
 
-SUFFIXES = {".csv", ".har", ".json", ".jsonl", ".ndjson", DUMP_SUFFIX}
+SUFFIXES = {".csv", ".eval", ".har", ".json", ".jsonl", ".ndjson", ".traj", DUMP_SUFFIX}
 IMPORTABLE = f"importable are {SCHEMA}, {', '.join(FORMATS)}"
 
 
@@ -89,11 +90,15 @@ def _files(path: Path) -> Iterator[SourceFile]:
     if not path.exists():
         raise TraceError("does not exist", file=path, fix="check the path")
     if not path.is_dir():
-        yield SourceFile(path)
+        yield _opened(path)
         return
     for inner in sorted(path.rglob("*")):
         if inner.is_file() and Path(plain_name(inner)).suffix in SUFFIXES and not inner.name.startswith("."):
-            yield SourceFile(inner)
+            yield _opened(inner)
+
+
+def _opened(path: Path) -> SourceFile:
+    return ArchiveFile(path) if is_archive(path) else SourceFile(path)
 
 
 def _recognise(file: SourceFile, format_name: str, evidence: list[Evidence]) -> Format | str:
@@ -104,7 +109,7 @@ def _recognise(file: SourceFile, format_name: str, evidence: list[Evidence]) -> 
     if is_dump(file.path):
         evidence.append(Evidence(str(file.path), f"{SglangDump.name}: a pickle, read without executing it"))
         return FORMATS[SglangDump.name]
-    if is_sqtrace(file.path):
+    if not isinstance(file, ArchiveFile) and is_sqtrace(file.path):
         evidence.append(Evidence(str(file.path), f"{SCHEMA}: the first line says so"))
         return SCHEMA
     try:

@@ -7,16 +7,22 @@ from sqsim.trace.formats.agentic_mooncake import AgenticMooncake
 from sqsim.trace.formats.aiperf_messages import AIPerfMessages
 from sqsim.trace.formats.aiperf_records import AIPerfRecords
 from sqsim.trace.formats.applied_compute import AppliedCompute
+from sqsim.trace.formats.atif import Atif
 from sqsim.trace.formats.base import Format
+from sqsim.trace.formats.browsecomp_plus import BrowseCompPlus
 from sqsim.trace.formats.claude_code import ClaudeCode
 from sqsim.trace.formats.codex import Codex
+from sqsim.trace.formats.codex.bare import CodexBare
 from sqsim.trace.formats.dynamo import DynamoTrace
 from sqsim.trace.formats.har import Har
+from sqsim.trace.formats.inspect_log import InspectLog
 from sqsim.trace.formats.langfuse import Langfuse
+from sqsim.trace.formats.langgraph import LangGraph
 from sqsim.trace.formats.langsmith import LangSmith
 from sqsim.trace.formats.mini_swe_agent import MiniSweAgent
 from sqsim.trace.formats.mooncake import Mooncake
 from sqsim.trace.formats.openai_chat import AnthropicMessages, OpenAIChat
+from sqsim.trace.formats.openhands import OpenHands
 from sqsim.trace.formats.qwen_bailian import QwenBailian
 from sqsim.trace.formats.react_text import ReactText
 from sqsim.trace.formats.request_csv import RequestCsv
@@ -24,6 +30,9 @@ from sqsim.trace.formats.request_log import RequestLog
 from sqsim.trace.formats.responses_items import ResponsesItems
 from sqsim.trace.formats.served import SglangDump, SqrealLog
 from sqsim.trace.formats.spans import OtelSpans
+from sqsim.trace.formats.swe_agent import SweAgent
+from sqsim.trace.formats.tau2 import Tau2
+from sqsim.trace.formats.tracelab import TraceLab
 from sqsim.trace.formats.weka import Weka
 
 FORMATS: dict[str, Format] = {
@@ -46,6 +55,15 @@ FORMATS: dict[str, Format] = {
         OtelSpans(),
         Langfuse(),
         LangSmith(),
+        CodexBare(),
+        Atif(),
+        InspectLog(),
+        SweAgent(),
+        OpenHands(),
+        Tau2(),
+        LangGraph(),
+        BrowseCompPlus(),
+        TraceLab(),
         RequestLog(),
         ResponsesItems(),
         MiniSweAgent(),

@@ -89,10 +89,6 @@ _SIGHTS: tuple[tuple[Callable[[Sequence[Any]], bool], Foreign], ...] = (
     ),
     (_any("data", "errors", "total"), Foreign("a Jaeger trace", "export the spans as OTLP JSON")),
     (_any("traceId", "localEndpoint"), Foreign("Zipkin spans", "export the spans as OTLP JSON")),
-    (_any("schema_version", "steps", "agent"), Foreign("an ATIF trajectory", _CHAT)),
-    (_any("trajectory", "history", "info"), Foreign("a SWE-agent trajectory", _CHAT)),
-    (_any("instruction", "history", "metrics"), Foreign("OpenHands output", _CHAT)),
-    (_any("values", "checkpoint"), Foreign("a LangGraph thread", _CHAT)),
     (
         _any("metadata", "payload", "responses"),
         Foreign(
@@ -100,8 +96,6 @@ _SIGHTS: tuple[tuple[Callable[[Sequence[Any]], bool], Foreign], ...] = (
             "import profile_export.jsonl of the same run, which has the lengths and times",
         ),
     ),
-    (_any("provider", "round_index"), Foreign("TraceLab rounds", "convert it to Mooncake lines")),
-    (_any("eval", "samples"), Foreign("an Inspect log", _CHAT)),
     (
         _any("log"),
         Foreign("a HAR recording without a request", "record while the agent runs, and save all as HAR"),
@@ -112,5 +106,19 @@ _SIGHTS: tuple[tuple[Callable[[Sequence[Any]], bool], Foreign], ...] = (
     ),
     (_any("traceId", "startTime", "type"), Foreign("Langfuse observations of unknown types", _OBSERVATIONS)),
     (_any("input", "output", "session_id"), Foreign("an LMCache agent trace", _CHAT)),
+    (
+        _any("values", "checkpoint"),
+        Foreign(
+            "a LangGraph thread without messages under values", "export the state of the graph that holds them"
+        ),
+    ),
+    (
+        _any("trajectory", "info"),
+        Foreign("a SWE-agent trajectory without its history", "import the .traj file that SWE-agent wrote"),
+    ),
+    (
+        _any("query_id", "retrieved_docids"),
+        Foreign("a BrowseComp-Plus run without items", "leave it out: no model call is in it"),
+    ),
     (_any("mapping", "conversation_id"), Foreign("a ChatGPT export", _CHAT)),
 )

@@ -10,14 +10,15 @@ time at which a message was made; where every message has one, the time between 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sqsim.trace.formats.base import Format, Node, SourceFile
+from sqsim.trace.formats.base import Node, SourceFile
 from sqsim.trace.formats.content import said
 from sqsim.trace.formats.messages import ROLES, Reader, counts, definitions, messages_of, row_id
 from sqsim.trace.formats.notes import Notes
 from sqsim.trace.formats.steps import Step
+from sqsim.trace.formats.trajectories import Trajectories
 from sqsim.trace.formats.transcript import Transcript, transcript_task
 from sqsim.trace.schema import Outcome, Task
 
@@ -26,7 +27,7 @@ _CODE = re.compile(r"\s*<returncode>\s*(-?\d+)\s*</returncode>")
 _SIGNS = ("<returncode>", "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT", "MINI_SWE_AGENT_FINAL_OUTPUT")
 
 
-class MiniSweAgent(Format):
+class MiniSweAgent(Trajectories):
     """mini-swe-agent: one task a trajectory."""
 
     name = "mini_swe_agent"
@@ -50,13 +51,25 @@ class MiniSweAgent(Format):
             return None
         return f"{commands} assistant messages hold a command in a fence, {signs} messages a return code or the final one"
 
-    def tasks(self, file: SourceFile, notes: Notes) -> Iterator[Task]:
-        for number, row in enumerate(file.nodes()):
-            script = self._script(file, row, number, notes)
-            if script is None:
-                notes["a conversation without an assistant message was left out"] += 1
-            else:
-                yield transcript_task(script, notes)
+    def rows(self, node: Node) -> list[Node]:
+        return [node]
+
+    def begins_s(self, row: Node) -> float | None:
+        """Return the first stated time: only outputs and their observations have one."""
+        for message in messages_of(row):
+            extra = message.get("extra")
+            if isinstance(extra, dict) and extra.get("timestamp") is not None:
+                return message.node("extra").seconds("timestamp")
+        return None
+
+    def made(
+        self, file: SourceFile, row: Node, number: int, arrival_s: float | None, notes: Notes
+    ) -> list[Task]:
+        script = self._script(file, row, number, notes)
+        if script is None:
+            return []
+        script.arrival_s = arrival_s if script.timing == "recorded" else None
+        return [transcript_task(script, notes)]
 
     def _script(self, file: SourceFile, row: Node, number: int, notes: Notes) -> Transcript | None:
         reader = _Reader(notes, definitions(row))
@@ -66,7 +79,7 @@ class MiniSweAgent(Format):
             return None
         info = row.get("info")
         ended = info.get("exit_status") if isinstance(info, dict) else None
-        submitted = "Submitted" in {ended, reader.exit_status}
+        submitted = "Submitted" in (ended, reader.exit_status)
         return Transcript(
             task_id=row_id(file, row, number),
             source=file.source(self.name),
@@ -113,7 +126,7 @@ class _Reader(Reader):
             if latest is not None:
                 latest.latency_s = max(0.0, round(now_s - self._before_s, 3))
                 latest.parallel = False  # one command at a time
-        if answers and extra is not None and extra.get("returncode") not in {None, 0}:
+        if answers and extra is not None and extra.get("returncode") not in (None, 0):
             for call in answers[-1:]:
                 call.error = call.error or f"returncode {extra.get('returncode')}"
         if role in {"assistant", "tool"} or answers:

@@ -30,10 +30,13 @@ FIXTURES = sorted(
     path
     for folder in (
         ROOT / "traces",
-        *(ROOT / "tests/data" / name for name in ("traces", "faults", "codex", "lengths", "recordings")),
+        *(
+            ROOT / "tests/data" / name
+            for name in ("traces", "faults", "codex", "lengths", "recordings", "agents")
+        ),
     )
     for path in folder.rglob("*")
-    if path.is_file() and path.suffix in {".json", ".jsonl", ".gz", ".csv"}
+    if path.is_file() and path.suffix in {".json", ".jsonl", ".gz", ".csv", ".traj"}
 )
 FINISH = get_args(Outcome.model_fields["finish"].annotation)
 OWN_WORDS = {SCHEMA, "anonymised", "error", *get_args(Carried), *FINISH, *FORMATS, *WELL_KNOWN_TOOLS}

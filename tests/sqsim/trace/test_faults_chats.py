@@ -206,9 +206,7 @@ def test_a_codex_rollout_without_a_model_call_is_named_as_such():
     ("value", "says"),
     [
         ({"resourceSpans": []}, "OTLP"),
-        ({"schema_version": "ATIF-v1", "agent": {}, "steps": []}, "ATIF"),
         ({"trajectory": [], "history": [], "info": {}}, "SWE-agent"),
-        ({"eval": {}, "samples": []}, "Inspect"),
         ({"log": {"entries": []}}, "HAR"),
     ],
 )
