@@ -32,11 +32,11 @@ FIXTURES = sorted(
         ROOT / "traces",
         *(
             ROOT / "tests/data" / name
-            for name in ("traces", "faults", "codex", "lengths", "recordings", "agents")
+            for name in ("traces", "faults", "codex", "lengths", "recordings", "served", "agents")
         ),
     )
     for path in folder.rglob("*")
-    if path.is_file() and path.suffix in {".json", ".jsonl", ".gz", ".csv", ".traj"}
+    if path.is_file() and path.suffix in {".json", ".jsonl", ".gz", ".csv", ".pkl", ".traj"}
 )
 FINISH = get_args(Outcome.model_fields["finish"].annotation)
 OWN_WORDS = {SCHEMA, "anonymised", "error", *get_args(Carried), *FINISH, *FORMATS, *WELL_KNOWN_TOOLS}

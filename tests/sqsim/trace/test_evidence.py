@@ -12,7 +12,7 @@ from sqsim.trace.evidence.paths import names
 from sqsim.trace.evidence.symbols import defined
 from sqsim.trace.mentions import Mentions
 
-LISTING = "total 3\nsrc/app/main.py\nsrc/app/util.py\nREADME.md"
+LISTING = "total 3\nsrc/app/main.py\nsrc/app/util.py\nnotes.txt"
 MAIN = (
     "1\tdef load_settings(path):\n2\t    return read(path)\n3\tclass RateLimiter:\n4\t    maxBurst = 7\n"
     + "#" * 80
@@ -61,7 +61,7 @@ def test_an_edit_and_a_part_refer_to_the_text_that_was_shown_and_a_whole_reading
 
 
 def test_a_file_that_the_user_named_first_is_no_responses():
-    context = Context("Look at src/app/main.py and README.md.")
+    context = Context("Look at src/app/main.py and notes.txt.")
     context.call("Glob", LISTING, pattern="**/*")
     assert "path" not in context.call("Read", MAIN, file_path="src/app/main.py")
 

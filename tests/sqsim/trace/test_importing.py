@@ -89,7 +89,9 @@ def test_a_format_can_be_told():
     report = import_files([TRACES / "webdancer/sample_traj_cut.jsonl"], "openai_chat")
     assert report.evidence[0].text == "openai_chat: as told"
     assert report.tasks[0].turns[0].calls == (), "chat knows no tags"
-    with pytest.raises(TraceError, match="format 'wekka' does not exist; choose auto, sqtrace/1 or weka_trace"):
+    with pytest.raises(
+        TraceError, match=r"format 'wekka' does not exist; choose auto, sqtrace/1 or .*weka_trace"
+    ):
         import_files([TRACES], "wekka")
 
 
@@ -176,7 +178,9 @@ def test_a_broken_document_is_named_with_its_line(tmp_path):
 def test_what_is_no_json_is_refused_with_the_list_of_what_can_be_imported(tmp_path):
     path = tmp_path / "requests.txt"
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16,4808,10\n")
-    with pytest.raises(TraceError, match=r"requests\.txt:1: not JSON.*importable are sqtrace/1, weka_trace, "):
+    with pytest.raises(
+        TraceError, match=r"requests\.txt:1: not JSON.*importable are sqtrace/1, .*weka_trace, "
+    ):
         import_files([path])
 
 

@@ -70,8 +70,6 @@ def is_dump(path: Path) -> bool:
         return False  # opening a pipe waits for a writer, which may never come
     if path.suffix == SUFFIX:
         return True
-    if not path.is_file():
-        return False  # a pipe would wait for a writer
     try:
         with path.open("rb") as file:
             head = file.read(2)
