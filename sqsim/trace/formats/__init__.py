@@ -22,8 +22,8 @@ from sqsim.trace.formats.react_text import ReactText
 from sqsim.trace.formats.request_csv import RequestCsv
 from sqsim.trace.formats.request_log import RequestLog
 from sqsim.trace.formats.responses_items import ResponsesItems
-from sqsim.trace.formats.spans import OtelSpans
 from sqsim.trace.formats.served import SglangDump, SqrealLog
+from sqsim.trace.formats.spans import OtelSpans
 from sqsim.trace.formats.weka import Weka
 
 FORMATS: dict[str, Format] = {
