@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from sqsim.cli.output import Json, Overwrite, print_json, print_pairs, print_rows
+from sqsim.cli.output import Json, Overwrite, Quiet, print_json, print_pairs, print_rows, progress_bar
 from sqsim.trace.anonymise import anonymised
 from sqsim.trace.exports import EXPORTERS, check_place, export, exporter
 from sqsim.trace.files import check_free
-from sqsim.trace.importing import import_files
+from sqsim.trace.importing import Import
 from sqsim.trace.statistics import statistics
 from sqsim.trace.store import read_tasks, write_tasks
 from sqsim.trace.synthesis import synthesise
@@ -57,20 +57,24 @@ def import_command(
     block_tokens: BlockTokens = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Turn recorded runs of another format into sqtrace/1, and report what data they carry."""
     check_free(output, overwrite)
-    report = import_files(
-        paths,
-        format=format_,
-        references=references,
-        timing=timing,
-        tokens=tokens,
-        seed=seed,
-        strict=strict,
-        block_tokens=block_tokens,
-    )
-    number = write_tasks(output, report.tasks)
+    with progress_bar("files", quiet) as progress:
+        made = Import(
+            paths,
+            format_,
+            progress=progress,
+            references=references,
+            timing=timing,
+            tokens=tokens,
+            seed=seed,
+            strict=strict,
+            block_tokens=block_tokens,
+        )
+        number = write_tasks(output, made)
+    report = made.report
     if as_json:
         print_json(
             {

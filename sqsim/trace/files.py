@@ -162,7 +162,9 @@ def sha256(path: Path) -> str:
         for file in sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]:
             if path.is_dir():
                 total.update(os.fsencode(file.relative_to(path)))
-            total.update(file.read_bytes())
+            with file.open("rb") as opened:
+                for chunk in iter(lambda: opened.read(_CHUNK), b""):
+                    total.update(chunk)
     except OSError as error:
         raise TraceError(
             f"cannot be read: {error.strerror}", file=path, fix="check the path and its permissions"

@@ -70,6 +70,7 @@ def gathered(paths: Sequence[Path], format_name: str, evidence: list[Evidence], 
             except TraceError as fault:
                 faults.append((file.path, fault))
                 continue
+            file.forget_head()
             found.add(kind, file)
             if isinstance(kind, str):
                 continue

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from sqsim.base.random_streams import generator
+from sqsim.base.workers import Progress
 from sqsim.errors import InputError, TraceError
 from sqsim.trace.checks import Checks
 from sqsim.trace.formats import FORMATS
@@ -20,7 +22,7 @@ from sqsim.trace.formats.notes import LeftOut, Notes
 from sqsim.trace.formats.sqtrace import named, read_sqtrace
 from sqsim.trace.gathering import SUFFIXES, Evidence, gathered
 from sqsim.trace.latency import tool_latency_s
-from sqsim.trace.recount import Recount, recounted
+from sqsim.trace.recount import Recount, Recounting
 from sqsim.trace.references import synthesise_uses
 from sqsim.trace.schema import KINDS, SCHEMA, Task
 
@@ -42,43 +44,62 @@ class ImportReport:
     )  # kind of evidence in texts -> references that it found
 
 
-def import_files(
-    paths: Sequence[str | Path],
-    format: str = "auto",  # noqa: A002 - the flag's name
-    *,
-    references: str = "synthesise",
-    timing: str = "synthesise",
-    tokens: str = "recorded",
-    seed: int = 0,
-    licence: str | None = None,
-    strict: bool = False,
-    block_tokens: int | None = None,
-) -> ImportReport:
-    """Import files and directories in the order given; ids must be unique across all of them.
+class Import:
+    """Import of files and directories in the order given, task by task; ids must be unique across all of them.
 
-    A file that cannot be read is left out, named and counted, unless `strict` is given or nothing else is left.
-    References and tool latencies that a file lacks are drawn (keyed by `seed`), or with "none" left absent. `tokens`
-    (`recorded`, `model`, `scale=X`) selects the model that they are counted for (`recount.py`). `block_tokens` states what
-    a hash id stands for, where a file neither states nor shows it. Raises `TraceError`.
+    Iterate once over it: the report is complete after the last task, and holds no tasks. A file that cannot be read is left out,
+    named and counted, unless `strict` is given or nothing else is left. References and tool latencies that a file lacks are
+    drawn (keyed by `seed`), or with "none" left absent. `tokens` (`recorded`, `model`, `scale=X`) selects the model that they
+    are counted for (`recount.py`). `block_tokens` states what a hash id stands for, where a file neither states nor shows it.
+    `progress` is told the number of files that were read, of all. Raises `TraceError`, also from the iteration.
     """
-    if block_tokens is not None and not 1 <= block_tokens <= 10**9:
-        raise InputError(f"block_tokens {block_tokens} is no size of a block; give 1 or more tokens")
-    options = Options(
-        _filling("references", references), _filling("timing", timing), seed, licence, block_tokens
-    )
-    recount = Recount.named(tokens)
-    report = ImportReport()
-    notes = Notes(strict=strict)
-    found = _imported([Path(path) for path in paths], format, options, notes, report.evidence)
-    report.tasks, counted = recounted(found, recount)
-    report.warnings = dict(sorted(notes.items()))
-    report.usage = counted or notes.share_of_usage()
-    report.left_out = notes.left_out
-    report.references = dict(notes.evidence.most_common())
-    for kind in KINDS:
-        counts = Counter(task.carries.label(kind) for task in report.tasks)
-        report.carries[kind] = dict(sorted(counts.items()))
-    return report
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        format: str = "auto",  # noqa: A002 - the flag's name
+        *,
+        references: str = "synthesise",
+        timing: str = "synthesise",
+        tokens: str = "recorded",
+        seed: int = 0,
+        licence: str | None = None,
+        strict: bool = False,
+        block_tokens: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        if block_tokens is not None and not 1 <= block_tokens <= 10**9:
+            raise InputError(f"block_tokens {block_tokens} is no size of a block; give 1 or more tokens")
+        self._options = Options(
+            _filling("references", references), _filling("timing", timing), seed, licence, block_tokens
+        )
+        self._recounting = Recounting(Recount.named(tokens))
+        self._paths, self._format, self._progress = [Path(path) for path in paths], format, progress
+        self._notes = Notes(strict=strict)
+        self.report = ImportReport()
+
+    def __iter__(self) -> Iterator[Task]:
+        report, notes = self.report, self._notes
+        carried = {kind: Counter[str]() for kind in KINDS}
+        found = _imported(
+            self._paths, self._format, self._options, notes, report.evidence, self._progress
+        )
+        for task in self._recounting.tasks(found):
+            for kind in KINDS:
+                carried[kind][task.carries.label(kind)] += 1
+            yield task
+        report.warnings = dict(sorted(notes.items()))
+        report.usage = self._recounting.said or notes.share_of_usage()
+        report.left_out = notes.left_out
+        report.references = dict(notes.evidence.most_common())
+        report.carries = {kind: dict(sorted(counts.items())) for kind, counts in carried.items()}
+
+
+def import_files(paths: Sequence[str | Path], format: str = "auto", **options: Any) -> ImportReport:  # noqa: A002 - the flag's name
+    """Import files and directories whole: the report of `Import`, with its tasks. `options` are those of `Import`."""
+    made = Import(paths, format, **options)
+    made.report.tasks = list(made)
+    return made.report
 
 
 def _filling(name: str, value: str) -> Filling:
@@ -99,7 +120,12 @@ def stream(path: str | Path) -> Iterator[Task]:
 
 
 def _imported(
-    paths: Sequence[Path], format_name: str, options: Options, notes: Notes, evidence: list[Evidence]
+    paths: Sequence[Path],
+    format_name: str,
+    options: Options,
+    notes: Notes,
+    evidence: list[Evidence],
+    progress: Progress | None = None,
 ) -> Iterator[Task]:
     if format_name not in {"auto", SCHEMA, *FORMATS}:
         raise TraceError(
@@ -110,13 +136,23 @@ def _imported(
     # One file that cannot be read is an error; of several, the others go on, so none may have given tasks before.
     alone = files.number == 1 or notes.strict
     empty = True
+    read = 0
+
+    def told(more: int) -> None:
+        nonlocal read
+        read += more
+        if progress is not None:
+            progress(read, files.number)
+
     for kind, members in files.known:
         if isinstance(kind, str):
             for file in members:
                 for task in read_sqtrace(file.path, checks):
                     empty = False
                     yield task
+                told(1)
             continue
+        before = read
         for file in members:
             file.licence = options.licence
             file.block_tokens = options.block_tokens
@@ -126,6 +162,8 @@ def _imported(
             for task in tasks if alone else _whole(tasks, unit.file.path, notes, checks):
                 empty = False
                 yield task
+            told(1 if read < before + len(members) else 0)
+        told(before + len(members) - read)  # a unit may be several files
         for file in members:
             if file.cut is not None:
                 _cut_off(file.cut, notes)

@@ -52,24 +52,41 @@ class Recount:
         return cls("scale", factor)
 
 
-def recounted(tasks: Iterable[Task], recount: Recount) -> tuple[list[Task], str | None]:
-    """Change the counts of the tasks; returns them, and in words what `model` did. Raises `TraceError`."""
-    if recount.kind == "recorded":
-        return list(tasks), None
-    if recount.kind == "scale":
-        return [scaled(task, recount.factor) for task in tasks], None
-    found: Counter[str] = Counter()
-    made = [_estimated(task, found) for task in tasks]
-    if not found["text"]:
-        raise TraceError(
-            "no task holds a text, so --tokens model has nothing to count",
-            file=", ".join(sorted({task.source.file or task.source.format for task in made})),
-            fix="use --tokens scale=X, the simulated model's tokens for one recorded token",
-        )
-    share = round(100 * found["text"] / (found["text"] + found["kept"]))
-    times = found["text"] / max(1, found["recorded"])
-    said = f"estimated from text for {share} % of tokens ({times:.2f} times as many as recorded)"
-    return made, f"{said}, as recorded for {100 - share} %, which have no text" if found["kept"] else said
+class Recounting:
+    """Change the counts of tasks as they come; `said` is known at the end."""
+
+    def __init__(self, recount: Recount) -> None:
+        self._recount = recount
+        self._found: Counter[str] = Counter()
+        self._sources: set[str] = set()
+
+    def tasks(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Yield the tasks with their counts changed. Raises `TraceError` at the end if `model` found no text in any."""
+        for task in tasks:
+            if self._recount.kind == "scale":
+                yield scaled(task, self._recount.factor)
+            elif self._recount.kind == "model":
+                self._sources.add(task.source.file or task.source.format)
+                yield _estimated(task, self._found)
+            else:
+                yield task
+        if self._recount.kind == "model" and not self._found["text"]:
+            raise TraceError(
+                "no task holds a text, so --tokens model has nothing to count",
+                file=", ".join(sorted(self._sources)),
+                fix="use --tokens scale=X, the simulated model's tokens for one recorded token",
+            )
+
+    @property
+    def said(self) -> str | None:
+        """Say in words what `model` did; None for the other rules."""
+        found = self._found
+        if not found["text"]:
+            return None
+        share = round(100 * found["text"] / (found["text"] + found["kept"]))
+        times = found["text"] / max(1, found["recorded"])
+        said = f"estimated from text for {share} % of tokens ({times:.2f} times as many as recorded)"
+        return f"{said}, as recorded for {100 - share} %, which have no text" if found["kept"] else said
 
 
 def scaled(task: Task, factor: Fraction) -> Task:

@@ -19,10 +19,10 @@ from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from sqsim.base.strict_json import no_constant
 from sqsim.errors import TraceError
 from sqsim.trace.files import lines, plain_name
 from sqsim.trace.formats.csv_rows import csv_rows
+from sqsim.trace.formats.json_text import parsed
 from sqsim.trace.formats.notes import Notes
 from sqsim.trace.schema import Source, Task
 
@@ -107,6 +107,10 @@ class SourceFile:
             return first
         return list(islice((value for value in values if not _typed_only(value)), HEAD_VALUES)) or first
 
+    def forget_head(self) -> None:
+        """Let the first values go once they have identified the format: a directory may have many files."""
+        self.__dict__.pop("head", None)
+
     @cached_property
     def sha256(self) -> str:
         with self.path.open("rb") as file:
@@ -131,14 +135,14 @@ class SourceFile:
             raise TraceError("the file holds nothing", file=self.path, fix="an empty trace is not a trace")
         number, text = first
         try:
-            value = _parse(text)
+            value = parsed(text)
         except ValueError:
             yield Node(self._document(), self.path)
             return
         yield Node(value, self.path, number)
         for number, text in stream:
             try:
-                value = _parse(text)
+                value = parsed(text)
             except ValueError as error:
                 fault = TraceError(
                     f"not JSON: {error}", file=self.path, line=number, fix="every line is one JSON value"
@@ -152,7 +156,7 @@ class SourceFile:
     def _document(self) -> Any:
         numbered = list(lines(self.path))
         try:
-            return _parse("\n".join(text for _, text in numbered))
+            return parsed("\n".join(text for _, text in numbered))
         except json.JSONDecodeError as error:
             raise TraceError(
                 f"not JSON: {error.msg}",
@@ -169,26 +173,6 @@ class SourceFile:
 def _typed_only(value: Any) -> bool:
     """Whether a value has a type but no sign of its file's format."""
     return isinstance(value, dict) and isinstance(value.get("type"), str) and not _SAYING & value.keys()
-
-
-def _parse(text: str) -> Any:
-    """Parse JSON without NaN and Infinity; every failure is a ValueError."""
-    try:
-        value = json.loads(text, parse_constant=no_constant)
-        return _mended(value) if "\\ud" in text.lower() else value
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def _mended(value: Any) -> Any:
-    """The value with U+FFFD for halves of characters (a lone `ud83d` escape), which recorders leave where they cut a text."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_mended(item) for item in value]
-    if isinstance(value, dict):
-        return {_mended(key): _mended(item) for key, item in value.items()}
-    return value
 
 
 class Node:
