@@ -81,9 +81,7 @@ class Import:
     def __iter__(self) -> Iterator[Task]:
         report, notes = self.report, self._notes
         carried = {kind: Counter[str]() for kind in KINDS}
-        found = _imported(
-            self._paths, self._format, self._options, notes, report.evidence, self._progress
-        )
+        found = _imported(self._paths, self._format, self._options, notes, report.evidence, self._progress)
         for task in self._recounting.tasks(found):
             for kind in KINDS:
                 carried[kind][task.carries.label(kind)] += 1
