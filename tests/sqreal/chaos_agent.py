@@ -111,8 +111,9 @@ class ChaosAgent:
         call = Call(self.served.name(), [5], None, 1, session=name, asks={"sqreal_drop": [[10**6, 10**6 + 1]]})
         answer = await self.result(asyncio.create_task(self.client.generate(call)))
         said = "has an unfinished turn", "is out of range", "does not exist", "is closing"
+        assert answer is not None
         assert refused(answer, *said), answer
-        self.done["overlaps"] += refused(answer, said[0])
+        self.done["overlaps"] += said[0] in answer.meta["finish_reason"]["message"]
 
     def length(self, ending: Ending) -> int:
         """Tokens of an answer: few that nobody sees, since they are guessed; in a rush many, so that memory runs out under them."""
