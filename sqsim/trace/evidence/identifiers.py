@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evidence by identifier: a URL, path, id or long number that first appeared in a response comes back later.
+"""Evidence by identifier: a URL, path, id or long number that a response showed comes back later.
 
 An identifier that stood in the context before any response showed it belongs to none.
 """
@@ -27,7 +27,7 @@ def identifiers(text: str) -> set[str]:
 
 
 class Identifiers(Evidence):
-    """Names the response that first showed an identifier."""
+    """Names the newest response that shows an identifier; what the model repeats stays the response's."""
 
     kind = "identifier"
 
@@ -36,14 +36,12 @@ class Identifiers(Evidence):
         self._owner: dict[str, int] = {}
 
     def heard(self, text: str) -> None:
-        self._seen |= identifiers(text)
+        self._seen |= identifiers(text) - self._owner.keys()
 
     spoke = heard
 
     def opened(self, cursor: int, asked: Asked, text: str) -> None:  # noqa: ARG002 - the contract's signature
-        found = identifiers(text)
-        self._owner.update(dict.fromkeys(found - self._seen, cursor))
-        self._seen |= found
+        self._owner.update(dict.fromkeys(identifiers(text) - self._seen, cursor))
 
     def used(self, calls: Sequence[Asked], text: str) -> set[int]:
         spoken = " ".join([text, *(call.text for call in calls)])

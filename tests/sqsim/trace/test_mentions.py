@@ -35,14 +35,14 @@ def derived(*steps: tuple[str, str, str]) -> list[list[int]]:
     return uses
 
 
-def test_an_identifier_refers_to_the_response_that_first_held_it():
+def test_an_identifier_refers_to_the_newest_response_that_holds_it():
     uses = derived(
         ("find user", "", "user_77 lives in Rome"),
         ("orders of user_77", "", "user_77 has ORDER_5551"),
         ("details of ORDER_5551", "", "nothing"),
         ("", "user_77 ordered ORDER_5551", ""),
     )
-    assert uses == [[], [0], [1], [0, 1]]
+    assert uses == [[], [0], [1], [1]], "to lose the first response loses nothing that the second does not show"
 
 
 def test_what_stood_in_the_context_before_is_nobodys():
