@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast, get_args
@@ -19,6 +19,7 @@ LABELS = ROOT / "tests/data/references"
 
 Kind = Literal["edit", "path", "id", "symbol", "output", "other", "none"]
 Reason = Literal["call", "shown_again"]
+_IN_OTHER: dict[str, Any] = {"identifier": "id"}
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,31 @@ def sessions() -> list[Session]:
 def second_labels() -> list[Session]:
     """Read the labels of the second pass, which holds a part of each session's steps."""
     return [read(path) for path in sorted((LABELS / "second").glob("*.json"))]
+
+
+def other_reader(first: Iterable[Session]) -> list[Session]:
+    """Read the labels that another reader made of some of the sessions; what the first reader finds neutral he may call used."""
+    by_place = {(session.file, session.run): session for session in first}
+    return [
+        _of_other(by_place[entry["file"], entry["task"]], entry["steps"])
+        for line in (LABELS / "other_reader.jsonl").read_text(encoding="utf-8").splitlines()
+        for entry in [json.loads(line)]
+    ]
+
+
+def _of_other(session: Session, given: dict[str, list[tuple[int, str]]]) -> Session:
+    steps = tuple(
+        Step(
+            step.step,
+            step.seen,
+            tuple(
+                Use(call, frozenset({_IN_OTHER.get(kind, kind)}), False) for call, kind in given[str(step.step)]
+            ),
+            {},
+        )
+        for step in session.steps
+    )
+    return replace(session, steps=steps)
 
 
 def read(path: Path) -> Session:

@@ -108,3 +108,33 @@ def test_kappa_is_that_of_a_table_counted_by_hand(tmp_path):
     )
     two = labels.read(written(tmp_path / "a.json", [{"step": 1, "seen": 4, "uses": {"0": ["path"]}}]))
     assert labels.agreement([one], [two]) == (pytest.approx(0.5), 4, 3)
+
+
+def test_agreement_counts_only_steps_that_both_have(tmp_path):
+    one = labels.read(written(tmp_path / "a.json", [{"step": 1, "seen": 1, "uses": {}}]))
+    two = labels.read(written(tmp_path / "a.json", [{"step": 2, "seen": 1, "uses": {}}]))
+    with pytest.raises(ValueError, match="no pair in common"):
+        labels.agreement([one], [two])
+
+
+def test_the_second_pass_has_15_percent_of_the_steps_and_agrees():
+    steps = sum(len(session.steps) for session in SESSIONS)
+    second = labels.second_labels()
+    assert sum(len(session.steps) for session in second) >= 0.15 * steps
+    assert labels.agreement(SESSIONS, second).kappa > 0.9
+
+
+def test_another_reader_agrees():
+    """Kappa above 0.8 is "almost perfect" in the words of Landis and Koch (1977)."""
+    other = labels.other_reader(SESSIONS)
+    assert sum(len(session.steps) for session in other) == 69
+    assert sum(len(step.uses) for session in other for step in session.steps) == 69
+    assert labels.agreement(SESSIONS, other).kappa > 0.8
+
+
+def test_the_readme_counts_what_is_there():
+    steps = [step for session in SESSIONS for step in session.steps]
+    uses, unused = sum(len(step.uses) for step in steps), sum(len(step.unused) for step in steps)
+    neutral = sum(len(step.neutral) for step in steps)
+    counted = f"{uses:,} uses, {unused:,} unused and {neutral:,} neutral responses"
+    assert counted in (labels.LABELS / "README.md").read_text()
